@@ -31,6 +31,8 @@ from streamlease.streams.rows.few_shapes import (
     possible,
 )
 from streamlease.streams.rows.plain_entries import (
+    LEAST,
+    MOST,
     MOST_TOPICS,
     PLAIN_FIELDS,
     EntryColumns,
@@ -46,7 +48,6 @@ _FIELDS = frozenset({b"a", b"t", b"p", b"k", b"e", b"c", b"b", EPOCH_FIELD, WRIT
 """Others mean that there is more to an entry; see ``layout``."""
 
 _NO_FIELDS: dict[bytes, bytes] = {}
-_LEAST, _MOST = -(2**63), 2**63
 _ALL_THERE = repeat(True)
 
 
@@ -96,7 +97,7 @@ def few_entry(flat: Sequence[bytes], offsets: OffsetRange) -> FewEntry | None:
                 size = sum(map(len, flat)) + shape.gain(stored, extents)
                 return FewEntry(fields, offsets, size, shape, nulls, extents)
     except (struct.error, *DAMAGE):
-        pass
+        return None  # ``decoding`` says what is wrong
     return None
 
 
@@ -160,7 +161,7 @@ def _of_single(entry: FewEntry) -> EntryColumns | None:
         struct.error, and all of ``DAMAGE``: the same.
     """
     one = single_of(entry.offsets, entry.fields)
-    if not (_LEAST <= one.timestamp < _MOST and _LEAST <= one.appended < _MOST):
+    if not (LEAST <= one.timestamp < MOST and LEAST <= one.appended < MOST):
         return None
     return EntryColumns((one.topic,), (one.key,), (one.payload,), (one.timestamp,), one.appended, one.epoch)
 
@@ -232,7 +233,7 @@ def _of_batch(entry: FewEntry, shape: FewShape) -> EntryColumns | None:
             times = [base + value if there else appended for value, there in each]
             least, most = min(least, *times), max(most, *times)
         at += 3 if letter in "kp" else 2
-    if least < _LEAST or most >= _MOST:
+    if least < LEAST or most >= MOST:
         return None
     return EntryColumns(
         [names[0]] * rows if topics is None else topics,

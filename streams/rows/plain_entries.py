@@ -27,11 +27,14 @@ MOST_TOPICS = 65_536
 PLAIN_FIELDS = [b"a", b"t", b"c", b"b"]
 """The fields of a plain entry, in the order in which they are stored."""
 
+LEAST, MOST = -(2**63), 2**63
+"""Times are at least `LEAST`, and below `MOST`."""
+
 PACKED = -1
+"""Where the payloads of a `PlainEntry` begin that are still compressed."""
 
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _LETTERS = {b"p": "p", b"ip": "ip"}
-_LEAST, _MOST = -(2**63), 2**63
 
 
 class EntryColumns(NamedTuple):
@@ -81,7 +84,7 @@ class _Form(NamedTuple):
     contents: int
     """Where the contents begin, behind that."""
     fixed: int
-    """How many bytes all other buffers have, if they are compressed anywhere; see `expanded_bytes`."""
+    """How many bytes the places and ends have."""
 
 
 @lru_cache(maxsize=1024)
@@ -116,7 +119,7 @@ def _form(letters: str, rows: int, codec: Codec) -> _Form:
         slice(5 + len(mark), 5 + len(mark) + rows),
         len(message),
         contents,
-        sum(sizes) - 8 * len(marks) if mark else -(2**62),
+        sum(sizes) - 8 * len(marks),
     )
 
 
@@ -136,13 +139,13 @@ def plain_entry(flat: Sequence[bytes], rows: int) -> PlainEntry | None:
             if ends[0] or ends[-1] > length or [*ends] != sorted(ends):
                 return None
             places = numbers[form.places] if letters == "ip" else (0,) * rows
-            if min(places) < 0 or not _LEAST <= appended < _MOST:
+            if min(places) < 0 or not LEAST <= appended < MOST:
                 return None
             named = [names[place] for place in places]
             size = sum(map(len, flat)) + max(0, form.fixed + length - len(stored))
             return PlainEntry(named, ends, appended, contents, begin, length, size)
     except (struct.error, *DAMAGE):
-        pass
+        return None  # whoever decodes it otherwise says what is wrong
     return None
 
 
@@ -157,15 +160,15 @@ def _contents(stored: bytes, form: _Form, length: int, body: int) -> tuple[bytes
         raise ValueError("something is missing, or more is there")
     if form.codec == "none" or not length:
         return stored, begin, length
-    (expanded,) = LENGTH.unpack_from(stored, begin)
-    if expanded == AS_IT_IS:
+    (size,) = LENGTH.unpack_from(stored, begin)
+    if size == AS_IT_IS:
         return stored, begin + 8, length - 8
     packed = stored[begin + 8 : begin + length]
     if form.codec == "zstd":
-        if not packed.startswith(_frame_head(possible(expanded))):
+        if not packed.startswith(_frame_head(possible(size))):
             raise ValueError("it is no frame of so many bytes")
-        return packed, PACKED, expanded
-    plain: bytes = codec_of(form.codec).decompress(packed, possible(expanded), asbytes=True)
+        return packed, PACKED, size
+    plain: bytes = codec_of(form.codec).decompress(packed, possible(size), asbytes=True)
     return plain, 0, len(plain)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 from typing import Any
 
 import pytest
@@ -164,6 +165,32 @@ def test_what_is_plain_is_taken_apart_at_once_and_damaged_is_left_to_arrow(
             if few is not None:
                 check(few, damaged, 0, end)
     assert read, "what a payload is does not matter"
+
+
+@pytest.mark.parametrize("codec", ["zstd", "lz4"])
+def test_what_one_entry_says_too_much_another_one_cannot_make_up_for(codec: Any) -> None:
+    """What the entries of a stream have compressed is expanded together; each has its own length."""
+    some = [Row("a", b"%d" % number * 300) for number in range(5)]
+    whole = [(id, [*map(bytes, fields)]) for id, fields in entries_of([some, some], codec)]
+    few = read_few(STREAM, whole, 0, 10)
+    assert few is not None
+    check(few, whole, 0, 10)
+    assert sum(len(row.payload) for row in some) == 1500
+    length = struct.pack("<q", 1500)
+    damaged = [(id, [*fields]) for id, fields in whole]
+    (_, first), (_, second) = damaged
+    first[-1] = first[-1].replace(length, struct.pack("<q", 1508))
+    # Here the last payload ends earlier as well.
+    second[-1] = second[-1].replace(struct.pack("<i", 1500), struct.pack("<i", 1492))
+    assert read_few(STREAM, damaged, 0, 10) is None
+    with pytest.raises(SchemaMismatch):
+        by_arrow(damaged, 0, 10)
+    for place in range(2):  # and each frame has to be whole
+        damaged = [(id, [*fields]) for id, fields in whole]
+        stored = damaged[place][1][-1]
+        at = stored.index(length) + 8
+        damaged[place][1][-1] = stored[: at + 9] + bytes(4) + stored[at + 13 :]
+        assert read_few(STREAM, damaged, 0, 10) is None
 
 
 def test_what_is_out_of_the_ordinary_is_not_read_here() -> None:
