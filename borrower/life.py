@@ -112,11 +112,6 @@ class Life:
     give_up_at: int = 0
     ticked_at: int | None = None
 
-    @property
-    def is_leaving(self) -> bool:
-        """Whether the borrower waits for final progress of its streams."""
-        return self.state is BorrowerState.UNSUBSCRIBING
-
     def move(self, event: BorrowerEvent) -> bool:
         """Take one step through the table; False, and no change, if it has none."""
         target = BORROWER_TRANSITIONS.get((self.state, event))

@@ -128,7 +128,8 @@ class Borrower:
 
     def _progressed(self, entries: Sequence[Progressed], now: int) -> list[Effect] | None:
         """Of several, those that are refused are counted here."""
-        leaving, effects, refused = self.life.is_leaving, list[Effect](), 0
+        leaving = self.life.state is BorrowerState.UNSUBSCRIBING
+        effects, refused = list[Effect](), 0
         for entry in entries:
             some = self.leases.progressed(entry, now, leaving=leaving)
             if some is None:
@@ -223,6 +224,7 @@ def _received(borrower: Borrower, message: LeaderToBorrower, now: int) -> list[E
 
 
 def _of_my_term(borrower: Borrower, message: _OfMyTerm, now: int) -> list[Effect] | None:
+    leaving = borrower.life.state is BorrowerState.UNSUBSCRIBING
     match message:
         case ProgressCommitted():
             return borrower.leases.committed(message)
@@ -230,11 +232,11 @@ def _of_my_term(borrower: Borrower, message: _OfMyTerm, now: int) -> list[Effect
             borrower.life.hear(now)
             return []
         case Grant() | Grants():
-            return [] if borrower.life.is_leaving else borrower.leases.grant(message, now)
+            return [] if leaving else borrower.leases.grant(message, now)
         case Revoke():
-            return borrower.leases.revoke(message, leaving=borrower.life.is_leaving)
+            return borrower.leases.revoke(message, leaving=leaving)
         case Revoked():
-            return borrower.leases.revoked(message, leaving=borrower.life.is_leaving)
+            return borrower.leases.revoked(message, leaving=leaving)
         case FailureTaken():
             return borrower.leases.failure_taken(message)
         case _:

@@ -16,6 +16,7 @@ from streamlease.registry import keys
 from streamlease.streams.redis.connection import AsyncRedis, ask
 from streamlease.streams.redis.durability import Durability
 from streamlease.streams.redis.durable import run_durably
+from streamlease.streams.redis.lines.direct_line import DirectLine
 from streamlease.streams.redis.lines.direct_lines import DirectLines
 from streamlease.streams.redis.scripts import Call, load_script
 
@@ -43,6 +44,8 @@ class GroupCommits:
     def __init__(self, redis: AsyncRedis, group: str, lines: DirectLines | None = None) -> None:
         self._redis = redis
         self._lines = lines
+        self._line: DirectLine | None = None
+        """The one that the last commit was written on."""
         self._group = group
         self._keys = [keys.leases(group), keys.progress(group)]
         self._durable = b""
@@ -87,10 +90,13 @@ class GroupCommits:
         Returns:
             whether it was written.
         """
-        line = self._lines.to(self._keys[0]) if self._lines is not None and not self._choices else None
-        if line is None:
+        if self._lines is None or self._choices:
             return False
-        line.ask(self._call(commits).command, lambda reply: heard(self._stand(reply)))
+        if self._line is None or not self._line.is_free:
+            self._line = self._lines.to(self._keys[0])
+        if self._line is None:
+            return False
+        self._line.ask(self._call(commits).command, lambda reply: heard(self._stand(reply)))
         return True
 
     def _stand(self, reply: Any) -> list[bool] | None:

@@ -159,7 +159,7 @@ class BorrowerSlot:
     Args:
         number: its place among the session's slots.
         attested: of the session, for a leader that has lost something.
-        clock: milliseconds of a clock that does not run backwards.
+        clock: seconds of a clock that does not run backwards.
         token: gives a fresh token for the id of each borrower.
         defect: called with what failed, and why; what the agent calls raises nothing.
         ended: called when a borrower has ended, and the slot has none.
@@ -174,7 +174,7 @@ class BorrowerSlot:
         attested: Attestations,
         meter: Meter,
         *,
-        clock: Callable[[], int],
+        clock: Callable[[], float],
         token: Token,
         defect: Callable[[str, Exception], None],
         ended: Callable[[BorrowerSlot, Ended], None],
@@ -222,9 +222,13 @@ class BorrowerSlot:
         if self.borrower is not None:
             self._step(self.borrower, event)
 
+    def _now(self) -> int:
+        """Milliseconds of the clock."""
+        return int(self._clock() * 1000)
+
     def _step(self, borrower: Borrower, event: Event) -> None:
         if self.borrower is borrower:
-            for effect in borrower.step(event, self._clock()):
+            for effect in borrower.step(event, self._now()):
                 self._carry_out(borrower, effect)
 
     def _receive(self, borrower: Borrower, message: FromLeader | CutRead | CommandAstray) -> None:
@@ -232,7 +236,7 @@ class BorrowerSlot:
             if not isinstance(message, LeaderToBorrower):
                 raise TypeError(f"a {message.type} is not for a borrower")
             if isinstance(message, PingResponse):
-                self._meter.answered(borrower.identity.borrower, self._clock())
+                self._meter.answered(borrower.identity.borrower, self._now())
             streams = len(message.streams) if isinstance(message, Grants) else 0
             with collector_at_rest(streams):
                 self._step(borrower, Received(message))
@@ -251,7 +255,7 @@ class BorrowerSlot:
                 self._agent.leaders.find(self._group, partial(self._found, borrower))
             case SendToLeader():
                 if isinstance(effect.message, Ping):
-                    self._meter.pinged(borrower.identity.borrower, self._clock())
+                    self._meter.pinged(borrower.identity.borrower, self._now())
                 self._mail.post(effect.mailbox, effect.message)
             case StreamGranted():
                 self._meter.granted(effect.stream)
@@ -262,10 +266,10 @@ class BorrowerSlot:
             case FailureAnswered():
                 self._handler.answered(self.number, effect)
             case StreamRevoking():
-                self._meter.revoking(effect.stream, self._clock())
+                self._meter.revoking(effect.stream, self._now())
                 self._handler.revoking(self.number, effect)
             case StreamGone():
-                self._meter.gone(effect.stream, self._clock())
+                self._meter.gone(effect.stream, self._now())
                 if effect.acknowledged is not None:
                     self._attested.add(self.number, effect.stream, effect.lease_epoch, effect.acknowledged)
                 self._handler.gone(self.number, effect)

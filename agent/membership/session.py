@@ -6,6 +6,7 @@ for all of them where cuts are concerned.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 
@@ -27,7 +28,6 @@ from streamlease.protocol.messages import (
     FromLeader,
     SessionToLeader,
 )
-from streamlease.streams import clock as own_clock
 from streamlease.streams.collecting import collector_at_rest
 from streamlease.streams.tasks import task_failed
 
@@ -38,7 +38,7 @@ class Session:
     """The slots of one subscription.
 
     Args:
-        clock: milliseconds of a clock that does not run backwards.
+        clock: seconds of a clock that does not run backwards; that of the event loop unless given.
         token: gives a fresh token for the id of each borrower.
     """
 
@@ -48,7 +48,7 @@ class Session:
         config: SessionConfig,
         handler: Handler,
         *,
-        clock: Callable[[], int] = own_clock.milliseconds,
+        clock: Callable[[], float] | None = None,
         token: Token = random_token,
     ) -> None:
         self._agent = agent
@@ -56,6 +56,7 @@ class Session:
         self._handler = handler
         self.attested = Attestations(len(config.names))
         meter = Meter(str(config.subscription))
+        clock = clock or asyncio.get_running_loop().time
         self.slots = [
             BorrowerSlot(
                 number, agent, config, handler, self.attested, meter,
