@@ -278,7 +278,7 @@ class Runner:
                     return effect.reason
                 case Persist():
                     continue
-        if further or machine.leases.unwritten:
+        if further or machine.leases.begun.unwritten:
             written = LeasesWritten(further)
             return await self._carry_out(machine.step(written, now_ms()), machine, journal)
         return None

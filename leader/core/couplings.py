@@ -69,6 +69,7 @@ COUPLINGS: dict[type[h.Happening], tuple[Reaction, ...]] = {
     h.DeadLetterStands: (r.tell_owner_or_plan, r.advance_one),
     # plans
     h.PlanDue: (r.ask_back_moved, r.make_plan),
+    h.RoomToAsk: (r.ask_back_all_unwanted, r.plan_now),
     h.Planned: (r.grant_and_revoke, r.see_what_is_left),
     # operators
     h.Done: (r.take_as_many_as_needed, follow),

@@ -116,6 +116,11 @@ class PlanDue:
 
 
 @dataclass(frozen=True, slots=True)
+class RoomToAsk:
+    """Of what was asked back much has come back, and some was not asked for yet."""
+
+
+@dataclass(frozen=True, slots=True)
 class Planned:
     """This plan is to be carried out."""
 
@@ -145,6 +150,7 @@ Happening = (
     | FailureStops
     | DeadLetterStands
     | PlanDue
+    | RoomToAsk
     | Planned
     | Done
 )

@@ -14,7 +14,6 @@ lease epoch and never goes back; after `ended` the stream is free and its next l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -73,10 +72,15 @@ class Lease:
     lease_epoch: int
     state: LeaseState
     since: int
-    resend_at: int
+    resend_at: int | None
+    """When its owner is told of its state again (ms); None: it is not told yet of this lease."""
     resumes: int | None = None
     kept_until: int = 0
     """When an open cut was last seen to keep it from being given back: its deadline counts from then."""
+
+
+STREAMS_PER_PAUSE = 100
+"""For so many leases on their way a timer looks at them one millisecond later again."""
 
 
 @dataclass(slots=True)
@@ -84,18 +88,22 @@ class OnTheirWay:
     """The streams whose leases are anything but granted: only at these a timer looks."""
 
     _streams: dict[str, None] = field(default_factory=dict)
-    """With some that have come to rest since, or are gone."""
+    _look_at: int = 0
+    """When (ms) they are looked at next."""
 
-    def note(self, stream: str, lease: Lease) -> None:
-        """The lease of a stream has begun, or was moved."""
-        if lease.state is not LeaseState.GRANTED:
+    def __bool__(self) -> bool:
+        return bool(self._streams)
+
+    def note(self, stream: str, state: LeaseState) -> None:
+        """The lease of a stream has got into this state."""
+        if state is LeaseState.GRANTED or state is LeaseState.ENDED:
+            self._streams.pop(stream, None)
+        else:
             self._streams[stream] = None
 
-    def among(self, leases: Mapping[str, Lease]) -> list[tuple[str, Lease]]:
-        """Those of them that are still on their way, with their leases."""
-        if not self._streams:
+    def due(self, now: int) -> list[str]:
+        """All of them, or none if that was so a moment ago and they are many."""
+        if now < self._look_at:
             return []
-        found = [(stream, leases[stream]) for stream in self._streams if stream in leases]
-        moving = [one for one in found if one[1].state is not LeaseState.GRANTED]
-        self._streams = dict.fromkeys([stream for stream, _ in moving])
-        return moving
+        self._look_at = now + len(self._streams) // STREAMS_PER_PAUSE
+        return [*self._streams]

@@ -39,6 +39,7 @@ from streamlease.leader.core.events import (
     StreamsListed,
     Tick,
 )
+from streamlease.leader.core.in_turns import AskedBack, BegunLeases
 from streamlease.leader.core.parts.decisions import Decisions
 from streamlease.leader.core.parts.failures import Failures
 from streamlease.leader.core.parts.hand_overs import HandOvers
@@ -114,7 +115,8 @@ class Leader:
         self.ledger = ledger = Ledger(group, host, term, durable, lineage)
         self.peers = peers = Peers(ledger, config)
         self.failures = failures = Failures(ledger, options)
-        self.leases = leases = Leases(ledger, config, options, peers, failures, HandOvers(ledger))
+        hand_overs, asked_back, begun = HandOvers(ledger), AskedBack(ledger), BegunLeases(ledger)
+        self.leases = leases = Leases(ledger, config, options, peers, failures, hand_overs, asked_back, begun)
         self.orders = Orders(ledger, peers, leases)
         self.streams = streams = Streams(ledger, leases)
         self.sessions = Sessions(ledger, peers, leases, streams)

@@ -150,11 +150,11 @@ def take_as_many_as_needed(leader: Parts, fact: h.Done, now: int) -> None:
 # ---------------------------------------------------------------- what follows from acts
 
 
-def ask_back_all_unwanted(leader: Parts, outcome: o.Outcome, now: int) -> None:
+def ask_back_all_unwanted(leader: Parts, fact: o.Outcome | h.RoomToAsk, now: int) -> None:
     leader.orders.ask_back_unwanted(list(leader.leases), now)
 
 
-def plan_now(leader: Parts, outcome: o.Outcome, now: int) -> None:
+def plan_now(leader: Parts, fact: o.Outcome | h.RoomToAsk, now: int) -> None:
     leader.ledger.happened(h.PlanDue())
 
 

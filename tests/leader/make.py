@@ -133,7 +133,7 @@ def command(
 def stepped(leader: Leader, event: Event, now: int, *, more: bool = False) -> list[Effect]:
     """Step a leader, and say what its runner says once it has written the leases that begin."""
     effects = leader.step(event, now, more=more)
-    while leader.leases.unwritten:
+    while leader.leases.begun.unwritten:
         effects += leader.step(LeasesWritten(), now, more=more)
     return effects
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from streamlease.leader.core import in_turns
 from streamlease.leader.core.events import (
     Effect,
     Event,
@@ -21,8 +22,7 @@ from streamlease.leader.core.events import (
     Tick,
 )
 from streamlease.leader.core.machine import Leader
-from streamlease.leader.core.parts import plans
-from streamlease.leader.core.parts.leases import MANY
+from streamlease.leader.core.parts.telling import MANY
 from streamlease.leader.core.state.group_state import GroupState
 from streamlease.leader.core.state.records import Committed, Leased, Record
 from streamlease.protocol.group_options import GroupOptions
@@ -149,8 +149,8 @@ def test_a_stream_with_something_to_say_is_granted_alone() -> None:
 def test_very_many_begin_in_some_turns_and_the_next_ones_follow_an_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(plans, "MOST_GRANTS", 2)
-    monkeypatch.setattr(plans, "LEAST_TURNS", 100)
+    monkeypatch.setattr(in_turns, "MOST_AT_ONCE", 2)
+    monkeypatch.setattr(in_turns, "LEAST_TURNS", 100)
     rig = led([], [])
     rig.streams(*ENOUGH[:7])
     first = grants(rig.join("b1"))
@@ -169,8 +169,8 @@ def test_very_many_begin_in_some_turns_and_the_next_ones_follow_an_answer(
 
 
 def test_a_pause_keeps_what_has_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans, "MOST_GRANTS", 2)
-    monkeypatch.setattr(plans, "LEAST_TURNS", 100)
+    monkeypatch.setattr(in_turns, "MOST_AT_ONCE", 2)
+    monkeypatch.setattr(in_turns, "LEAST_TURNS", 100)
     rig = led([], [])
     rig.streams(*ENOUGH[:5])
     (one, *_) = grants(rig.join("b1"))
@@ -184,11 +184,11 @@ def test_a_pause_keeps_what_has_not_begun(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_large_group_begins_more_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans, "MOST_GRANTS", 1)
+    monkeypatch.setattr(in_turns, "MOST_AT_ONCE", 1)
     rig = led([], [])
     rig.streams(*ENOUGH)
     rig.join("b1")
-    assert len(rig.leader.leases) == len(ENOUGH) // plans.LEAST_TURNS
+    assert len(rig.leader.leases) == len(ENOUGH) // in_turns.LEAST_TURNS
 
 
 # -- not before

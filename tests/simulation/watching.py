@@ -22,9 +22,9 @@ from streamlease.hosts import compactor, renewing
 from streamlease.hosts.candidates import Candidates
 from streamlease.leader import journal
 from streamlease.leader.core import events as e
+from streamlease.leader.core import in_turns
 from streamlease.leader.core.machine import Leader
-from streamlease.leader.core.parts import leases as leader_leases
-from streamlease.leader.core.parts import plans
+from streamlease.leader.core.parts import telling
 from streamlease.leader.journal import Journal
 from streamlease.leader.runner import Runner
 from streamlease.protocol.messages import (
@@ -71,9 +71,9 @@ def watched(world: World) -> Iterator[None]:
         enter(mock.patch.object(journal, "SNAPSHOT_EVERY", SNAPSHOT_EVERY))
         enter(mock.patch.object(leases, "TELL_INTERVAL", TELL_INTERVAL))
         if world.kernel.seed % 3:
-            enter(mock.patch.object(leader_leases, "MANY", 2))
+            enter(mock.patch.object(telling, "MANY", 2))
         if world.kernel.seed % 5 == 2:
-            enter(mock.patch.object(plans, "MOST_GRANTS", 1))
+            enter(mock.patch.object(in_turns, "MOST_AT_ONCE", 1))
         enter(mock.patch.object(merging, "ENOUGH_ROWS", RUN_ROWS))
         enter(mock.patch.object(compacting, "LEAST_ENTRIES", 2))
         enter(mock.patch.object(compactor, "INTERVAL_SECONDS", 0.7 if world.compacts else 5.0))

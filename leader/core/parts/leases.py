@@ -9,7 +9,7 @@ plans and operators want of it is in `orders`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from streamlease.leader.core.config import LeaderConfig
@@ -19,6 +19,7 @@ from streamlease.leader.core.happenings import (
     GrantsAnswered,
     Overdue,
 )
+from streamlease.leader.core.in_turns import AskedBack, BegunLeases
 from streamlease.leader.core.lease import LEASE_TRANSITIONS, Lease, LeaseEvent, LeaseState, OnTheirWay
 from streamlease.leader.core.parts import telling, wishes
 from streamlease.leader.core.parts.failures import Failures
@@ -35,12 +36,6 @@ CALM_STREAMS = 1000
 """For each so many streams of a group, what is not answered waits one more ``resend_interval``: a thousand
 repetitions a second are bearable, and more would themselves delay the answers."""
 
-MANY = 64
-"""From so many grants on, which one borrower gets at once, they are one message."""
-
-MOST_TOGETHER = 10_000
-"""Most grants in one message."""
-
 
 @dataclass(slots=True)
 class Leases(Table[Lease]):
@@ -52,8 +47,8 @@ class Leases(Table[Lease]):
     peers: Peers
     failures: Failures
     hand_overs: HandOvers
-    unwritten: dict[str, int] = field(default_factory=dict)
-    """Stream -> lease epoch of those that began, and may not stand in Redis yet."""
+    asked_back: AskedBack
+    begun: BegunLeases
     on_their_way: OnTheirWay = field(default_factory=OnTheirWay)
     forced: dict[str, int] = field(default_factory=dict)
     """Stream -> highest lease epoch that was ended by force in this term: its owner may not know it yet."""
@@ -73,7 +68,9 @@ class Leases(Table[Lease]):
             self.ledger.refuse()
             return False
         lease.state = target
-        self.on_their_way.note(stream, lease)
+        self.on_their_way.note(stream, target)
+        if target is LeaseState.ENDED:
+            self.asked_back.over(stream)
         return True
 
     def begin(self, stream: str, peer: Peer, now: int) -> None:
@@ -91,9 +88,9 @@ class Leases(Table[Lease]):
         )
         since = durable.streams[stream].held_since
         resumes = since if since < lease_epoch else None
-        lease = self._rows[stream] = Lease(peer.name, lease_epoch, LeaseState.GRANTING, now, 0, resumes)
-        self.unwritten[stream] = lease_epoch
-        self.on_their_way.note(stream, lease)
+        lease = self._rows[stream] = Lease(peer.name, lease_epoch, LeaseState.GRANTING, now, None, resumes)
+        self.begun.begin(stream, lease)
+        self.on_their_way.note(stream, LeaseState.GRANTING)
 
     def written(self, committed: Mapping[str, int], now: int) -> list[str]:
         """The leases that began so far stand in Redis: grant them.
@@ -108,15 +105,14 @@ class Leases(Table[Lease]):
         further = {s: offset for s, offset in committed.items() if offset > streams[s].committed}
         if further:
             self.ledger.record(Committed(offsets=further))
-        unwritten, self.unwritten = self.unwritten, {}
-        begun: dict[str, list[tuple[str, Lease]]] = {}
-        for stream, lease_epoch in unwritten.items():
-            lease = self._rows.get(stream)
-            if lease is not None and lease.lease_epoch == lease_epoch:
-                begun.setdefault(lease.name, []).append((stream, lease))
-        for name, leases in begun.items():
-            self._tell_begun(leases, self.peers[name], now)
+        self.begun.written()
+        self._tell_next(now)
         return list(further)
+
+    def _tell_next(self, now: int) -> None:
+        """Grant what stands in Redis, to each owner as much as it may be told now."""
+        for name, leases in self.begun.next(self._rows, now):
+            self._tell_begun(leases, self.peers[name], now)
 
     def ask_back(self, stream: str, now: int) -> bool:
         """Let the owner give the stream back; False if it need not be asked, or not now."""
@@ -124,6 +120,7 @@ class Leases(Table[Lease]):
         if not self._move(stream, lease, LeaseEvent.REVOKE_DECIDED):
             return False
         lease.since = now
+        self.asked_back.begin(stream, now)
         self._tell(stream, lease, self.peers[lease.name], now)
         return True
 
@@ -140,21 +137,15 @@ class Leases(Table[Lease]):
         message = telling.about(self.ledger, stream, lease, peer, self.failures.retry_after(stream, now))
         self.ledger.send(peer.mailbox, message)
 
-    def _tell_begun(self, leases: Sequence[tuple[str, Lease]], peer: Peer, now: int) -> None:
+    def _tell_begun(self, leases: list[tuple[str, Lease]], peer: Peer, now: int) -> None:
         """Grant a borrower what began: in one message, if that is much."""
-        together = (
-            [one for one in leases if telling.is_plain(self.ledger, *one)] if len(leases) >= MANY else ()
-        )
-        for i in range(0, len(together), MOST_TOGETHER):
-            some = together[i : i + MOST_TOGETHER]
-            at = self._resend_at(now)
+        together, alone = telling.apart(self.ledger, leases)
+        for some in together:
             for _, lease in some:
-                lease.resend_at = at
+                lease.resend_at = self._resend_at(now)
             self.ledger.send(peer.mailbox, telling.granted(self.ledger, some, peer))
-        told = {stream for stream, _ in together}
-        for stream, lease in leases:
-            if stream not in told:
-                self._tell(stream, lease, peer, now)
+        for stream, lease in alone:
+            self._tell(stream, lease, peer, now)
 
     def _resend_at(self, now: int) -> int:
         calm = max(1, len(self.ledger.durable.streams) // CALM_STREAMS)
@@ -256,6 +247,9 @@ class Leases(Table[Lease]):
     def forget(self, streams: Iterable[str]) -> list[str]:
         """These streams do not exist any more; the names of those who had them."""
         names = [self._rows.pop(stream).name for stream in streams if stream in self._rows]
+        for stream in streams:
+            self.on_their_way.note(stream, LeaseState.ENDED)
+            self.asked_back.over(stream)
         self.hand_overs.forget(streams)
         return names
 
@@ -279,12 +273,14 @@ class Leases(Table[Lease]):
     @property
     def moving(self) -> bool:
         """Whether a stream is on its way from one owner to another."""
-        return bool(self.on_their_way.among(self._rows))
+        return bool(self.on_their_way)
 
     def tick(self, now: int) -> None:
         """Say again what is not answered; whoever keeps a stream for too long is overdue."""
+        self._tell_next(now)
         overdue: set[str] = set()
-        for stream, lease in self.on_their_way.among(self._rows):
+        for stream in self.on_their_way.due(now):
+            lease = self._rows[stream]
             if lease.name not in overdue:
                 peer = self.peers[lease.name]
                 if peer.connected and self._tick_lease(stream, lease, peer, now):
@@ -299,7 +295,7 @@ class Leases(Table[Lease]):
                 lease.kept_until = now
             elif now >= taken_at:
                 return True
-        if now >= lease.resend_at and stream not in self.unwritten:
+        if lease.resend_at is not None and now >= lease.resend_at:
             self._tell(stream, lease, peer, now)
         return False
 

@@ -34,9 +34,13 @@ class Orders:
     def ask_back_unwanted(self, streams: Iterable[str], now: int) -> None:
         """Ask back what operators want back; what is only being granted follows once that is answered."""
         operated = self.ledger.durable.operated
-        for stream in self._granted(streams):
-            unwanted = wishes.is_unwanted(operated, self.peers, stream, self.leases[stream])
-            if unwanted and self.leases.ask_back(stream, now) and operated.paused is None:
+        unwanted = [
+            stream
+            for stream in self._granted(streams)
+            if wishes.is_unwanted(operated, self.peers, stream, self.leases[stream])
+        ]
+        for stream in unwanted[: self.leases.asked_back.fit(len(unwanted), now)]:
+            if self.leases.ask_back(stream, now) and operated.paused is None:
                 self.leases.hand_overs.begin(stream, now, clean=True)
 
     def ask_back_granted(self, streams: Iterable[str], now: int) -> None:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from streamlease.leader.core import healing
 from streamlease.leader.core.config import LeaderConfig
 from streamlease.leader.core.events import Measured
-from streamlease.leader.core.happenings import PlanDue, Planned
+from streamlease.leader.core.happenings import PlanDue, Planned, RoomToAsk
+from streamlease.leader.core.in_turns import most_at_once
 from streamlease.leader.core.parts import situation
 from streamlease.leader.core.parts.leases import Leases
 from streamlease.leader.core.parts.ledger import Ledger
@@ -29,12 +30,6 @@ STREAMS_PER_PAUSE = 100
 
 MAX_PAUSE = 1000
 """The longest pause between two plans, in milliseconds."""
-
-MOST_GRANTS = 2500
-"""So many leases begin in one turn, or a `LEAST_TURNS`th of all, if that is more: who shares the event loop
-waits for them, and so does, for their write, who shares the server."""
-
-LEAST_TURNS = 16
 
 
 @dataclass(slots=True)
@@ -133,6 +128,8 @@ class Plans:
             self.ledger.happened(PlanDue())
         elif self.goes_on:
             self.ledger.happened(PlanDue())
+        elif self.leases.asked_back.goes_on(now):
+            self.ledger.happened(RoomToAsk())
 
     # ------------------------------------------------------------ weights
 
@@ -198,10 +195,12 @@ class Plans:
         self.made_at = now
         self.made += 1
         plan = self.propose(most=self.weighing.most)
-        self.rebalances += bool(plan.grants or plan.revokes) and not self.goes_on
-        most = max(MOST_GRANTS, len(self.ledger.durable.streams) // LEAST_TURNS)
+        continued = self.goes_on or self.leases.asked_back.left
+        self.rebalances += bool(plan.grants or plan.revokes) and not continued
+        most = most_at_once(self.ledger)
         self.goes_on = len(plan.grants) > most
-        plan = replace(plan, grants=plan.grants[:most])
+        revokes = plan.revokes[: self.leases.asked_back.fit(len(plan.revokes), now)]
+        plan = replace(plan, grants=plan.grants[:most], revokes=revokes)
         self.ledger.happened(Planned(plan))
 
     def carried_out(self, plan: Plan) -> None:

@@ -9,6 +9,14 @@ from streamlease.leader.core.parts.ledger import Ledger
 from streamlease.leader.core.peer import Peer
 from streamlease.protocol.messages import Grant, Grants, Revoke, Revoked
 
+MANY = 64
+"""From so many grants on, which one borrower gets at once, they are one message."""
+
+MOST_TOGETHER = 10_000
+"""Most grants in one message."""
+
+Begun = list[tuple[str, Lease]]
+
 
 def about(
     ledger: Ledger, stream: str, lease: Lease, peer: Peer, retry_after_ms: int
@@ -40,6 +48,14 @@ def is_plain(ledger: Ledger, stream: str, lease: Lease) -> bool:
     progress = ledger.durable.streams[stream]
     plain = progress.pinned_end is None and progress.failure is None
     return plain and lease.state is LeaseState.GRANTING
+
+
+def apart(ledger: Ledger, leases: Begun) -> tuple[list[Begun], Begun]:
+    """Those that may be granted in one message each, if they are many; and those that go alone."""
+    together = [one for one in leases if is_plain(ledger, *one)] if len(leases) >= MANY else []
+    told = {stream for stream, _ in together}
+    messages = [together[i : i + MOST_TOGETHER] for i in range(0, len(together), MOST_TOGETHER)]
+    return messages, [one for one in leases if one[0] not in told]
 
 
 def granted(ledger: Ledger, leases: Sequence[tuple[str, Lease]], peer: Peer) -> Grants:
