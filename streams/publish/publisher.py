@@ -240,10 +240,10 @@ class Publisher:
             alone.tell(future)
             return await future
         part, place = await self._entering.place(topic, payload, key, headers, timestamp, diff, sent=True)
-        lane = self._quick.get(topic)
-        if lane is not None:  # once all that is sent in this turn is there
-            self._loop.call_soon(self.singles.want_line, lane.stream, part)
-        return await part.future(place)
+        placed = await part.future(place)
+        if part.count == 1 and topic in self._quick:
+            self.singles.want_line(placed[0])
+        return placed
 
     async def submit(
         self,

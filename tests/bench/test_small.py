@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench import backlog, epochs, idle, peers, start, wide
+from bench import backlog, epochs, idle, peers, sharing, start, wide
 from bench.contenders.workload import Done
 from bench.frame import Frame, Table
 from bench.idle import PROCESSES
@@ -122,3 +122,17 @@ def test_backlog() -> None:
         "subscription", "ranges into Arrow", "subscription", "ranges into Arrow", "merging them"
     ]  # fmt: skip
     assert all(float(row[2]) >= 0 for row in plain.rows)
+
+
+def test_sharing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing, "SIZES", (200,))
+    (table,) = sharing.measure(Frame(1, 1))
+    assert [name.partition(": ")[2] for name in names(table)] == [
+        "one consumer comes",
+        "a second one comes",
+        "the first is killed",
+        "a third one comes",
+        "the second leaves",
+    ]
+    for seconds, stall, answer in figures(table, table.columns[1:]):
+        assert seconds > 0 and stall >= 0 and answer > 0

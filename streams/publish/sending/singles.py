@@ -167,9 +167,9 @@ class Singles:
         self._tally.count_some()
         return alone
 
-    def want_line(self, stream: StreamId, part: Part) -> None:
-        """If a message for `stream` is alone in its part, have a line for the next one."""
-        if part.count == 1 and self._duty.who is not Who.ENDED and not self._lingers:
+    def want_line(self, stream: StreamId) -> None:
+        """Messages for `stream` are sent one by one: have a line for the next."""
+        if self._duty.who is not Who.ENDED and not self._lingers:
             self._lines.want(stream_meta(stream))
 
     @property
