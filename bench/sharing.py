@@ -12,22 +12,18 @@ import json
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from bench.frame import Frame, Table
-from bench.leaders import hosts_of
+from bench.leaders import _until, hosts_of
 from bench.wide import fill
 from streamlease.agent.client import Client, connect
 from streamlease.agent.subscription import SharedReader
 from streamlease.protocol.acts import DescribeGroup
-from streamlease.protocol.errors import Indefinite, NotLeader
 from streamlease.protocol.topics import SharedSubscription
 
 SIZES = (10_000, 100_000)
-PATIENCE = 300.0
-"""Seconds within which all streams are to have owners."""
-
 REST_SECONDS = 1.0
 ASKED_EVERY = 0.02
 LOOKED_EVERY = 0.01
@@ -81,22 +77,16 @@ class Neighbour:
         self._client = client
 
     async def ask(self) -> None:
-        """Until it is cancelled; without a leader there is nothing to measure."""
+        """Until it is cancelled.
+
+        Raises:
+            NotLeader, Indefinite: nobody leads the group any more, or it took 5 s.
+        """
         while True:
             began = time.perf_counter()
-            try:
-                await self._client.command(SMALL, DescribeGroup())
-            except (Indefinite, NotLeader):
-                pass
-            else:
-                self.longest = max(self.longest, time.perf_counter() - began)
+            await self._client.command(SMALL, DescribeGroup())
+            self.longest = max(self.longest, time.perf_counter() - began)
             await asyncio.sleep(ASKED_EVERY)
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():  # noqa: ASYNC110 - what other processes say
-            await asyncio.sleep(LOOKED_EVERY)
 
 
 def _are_shared(streams: int, consumers: list[Consumer]) -> bool:
@@ -107,15 +97,14 @@ def _are_shared(streams: int, consumers: list[Consumer]) -> bool:
 async def _measured(url: str, streams: int, table: Table) -> None:
     """All that can befall one group, one after the other."""
     group = f"sharing-{streams}"
-    async with AsyncExitStack() as stack:
+    async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
         client = await stack.enter_async_context(connect(url, embedded=False))
         await client.create_space("beside", ["beside/#"], streams=1)
         await stack.enter_async_context(hosts_of(url, 1))
         small = await stack.enter_async_context(client.subscribe(str(SMALL), start="earliest"))
         await _until(lambda: len(small.streams) == 1)
         neighbour = Neighbour(client)
-        asking = asyncio.create_task(neighbour.ask())
-
+        asking = tasks.create_task(neighbour.ask())
         present: list[Consumer] = []
 
         async def row(name: str, act: Awaitable[object]) -> None:
@@ -143,7 +132,6 @@ async def _measured(url: str, streams: int, table: Table) -> None:
         await row("a third one comes", come())
         await row("the second leaves", go(signal.SIGINT))
         asking.cancel()
-        await asyncio.wait([asking])
 
 
 def measure(frame: Frame) -> Iterator[Table]:
