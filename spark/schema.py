@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
@@ -28,6 +29,7 @@ from streamlease.spark import option_values as read
 from streamlease.spark.connections import connection
 from streamlease.spark.options import NAMES as STREAM_NAMES
 from streamlease.spark.options import SourceOptions
+from streamlease.streams.entries.arrays import repeated
 from streamlease.streams.entries.schemas import RESERVED, Column, Schema
 from streamlease.streams.redis.connection import BlockingRedis, run_blocking
 from streamlease.streams.spaces.spaces import Space, SpaceStore
@@ -54,6 +56,9 @@ BATCH_NAMES = (
 
 DIFF = "diff"
 
+CUT = "cut"
+"""The column that says in which cut a message came."""
+
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 
 _COLUMNS = [
@@ -72,7 +77,7 @@ _COLUMNS = [
 def message_fields(*, headers: bool = True, cut: bool = False) -> list[StructField]:
     """The columns of every message: those of the contract, with or without ``headers`` and ``cut``."""
     columns = [column for column in _COLUMNS if headers or column.name != "headers"]
-    return [*columns, StructField("cut", StringType())] if cut else columns
+    return [*columns, StructField(CUT, StringType())] if cut else columns
 
 
 def diff_fields(spaces: Sequence[Space]) -> list[StructField]:
@@ -238,31 +243,27 @@ class FrameColumns:
                 typed[space.name] = Schema(columns=tuple(one for one in columns if one is not None))
         return cls(arrow, typed, DIFF in wanted and bool(diff_fields(spaces)))
 
-    @property
+    @cached_property
     def fixed(self) -> frozenset[str]:
         """The columns that every message has, of those that are wanted."""
         fixed = frozenset(name for name in self.arrow.names if name in RESERVED)
         return fixed | {DIFF} if self.with_diff else fixed
 
+    def with_cuts(self, batch: pa.RecordBatch, cuts: Sequence[str], lengths: Sequence[int]) -> pa.RecordBatch:
+        """`batch`, and in which cuts its rows are, if that is wanted: so many rows are in each of `cuts`."""
+        return batch.append_column(CUT, repeated(cuts, lengths)) if CUT in self.arrow.names else batch
+
     def wanted(self, space: str) -> Schema | None:
         """What to ask a range reader of a stream of `space` for."""
         return self.typed.get(space)
 
-    def shape(self, batch: pa.RecordBatch, constants: Mapping[str, str] | None = None) -> pa.RecordBatch:
-        """A batch as a range reader gives it, with just these columns.
-
-        Args:
-            constants: columns that have one value in all rows.
-        """
+    def shape(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A batch as a range reader gives it, with just these columns."""
         names = batch.schema.names
         columns = []
         for field in self.arrow:
-            if constants and field.name in constants:
-                column = pa.repeat(pa.scalar(constants[field.name]), batch.num_rows)
-            elif field.name in names:
-                column = batch.column(field.name)
-            else:
-                column = pa.nulls(batch.num_rows, field.type)
+            there = field.name in names
+            column = batch.column(field.name) if there else pa.nulls(batch.num_rows, field.type)
             if column.type != field.type:
                 try:
                     column = column.cast(field.type)

@@ -38,11 +38,11 @@ from streamlease.spark.setup import source_process
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from streamlease.spark.batch_read import BatchReader
     from streamlease.spark.collections.catalog_reading import CatalogStream, CatalogTable
     from streamlease.spark.collections.change_stream import ChangeStream
     from streamlease.spark.collections.item_table import ItemTable
     from streamlease.spark.query.query import QuerySession
+    from streamlease.spark.reading.batch_read import BatchReader
     from streamlease.spark.sink import BatchWriter, StreamWriter
     from streamlease.streams.epochs.boundary_reading import Vouched
 
@@ -102,7 +102,7 @@ class StreamleaseSource(DataSource):
         return StreamReader(options, stream_columns(options, schema))
 
     def reader(self, schema: StructType) -> BatchReader | ItemTable | CatalogTable:
-        """A reader of a part of the history, or of the items of a collection; see ``spark.batch_read``."""
+        """A reader of a part of the history, or of the items of a collection; see ``batch_read``."""
         if self._is_of_catalog():
             from streamlease.spark.collections.catalog_reading import catalog_table
 
@@ -111,7 +111,7 @@ class StreamleaseSource(DataSource):
             from streamlease.spark.collections.item_table import item_table
 
             return item_table(schema, self.options)
-        from streamlease.spark.batch_read import batch_reader
+        from streamlease.spark.reading.batch_read import batch_reader
 
         return batch_reader(schema, self.options)
 
@@ -269,7 +269,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition; runs in an executor's Python worker."""
-        from streamlease.spark.task import admit, read
+        from streamlease.spark.reading.task import admit, read
 
         assert isinstance(partition, SlotPartition)
         work, options = partition.work, self._options

@@ -34,13 +34,13 @@ from streamlease.agent.loop import LoopThread
 from streamlease.protocol.errors import EpochsTruncated, InvalidOption, StoreRefused, StoreUnavailable
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import OffsetRange
-from streamlease.spark.batch_read import RangesPartition
 from streamlease.spark.collections.collection_options import CHANGES, CollectionFrame
 from streamlease.spark.collections.content import BEGIN_ANEW, RETRY_SECONDS, changes_between, then_there
 from streamlease.spark.collections.item_table import ItemsPartition, item_tasks
 from streamlease.spark.collections.limited_points import limited, limited_by_epochs
 from streamlease.spark.core.batch_tasks import divide
 from streamlease.spark.query.query import leave_at_the_end
+from streamlease.spark.reading.batch_read import RangesPartition
 from streamlease.spark.setup import source_process
 from streamlease.streams.collections.points import newest_point
 from streamlease.streams.collections.snapshots import StoredSnapshot, newest_snapshots

@@ -116,11 +116,10 @@ def parse_files(stream: StreamId, replies: list[Any]) -> Files:
     return Files(*floors, versions, [parse_file(line) for line in lines])
 
 
-class ArchiveSegment:
+class ArchiveSegment(NamedTuple):
     """What is in the files of an archive, for a program that waits for it."""
 
-    def __init__(self, redis: BlockingRedis) -> None:
-        self._redis = redis
+    redis: BlockingRedis
 
     def read(self, wanted: Wanted, /) -> Generator[pa.RecordBatch]:
         """See ``segments.Segment``."""
@@ -140,4 +139,4 @@ class ArchiveSegment:
 
     def _look(self, wanted: Wanted) -> Files:
         commands = files_commands(wanted.stream, wanted.start)
-        return parse_files(wanted.stream, run_blocking(ask(self._redis, commands)))
+        return parse_files(wanted.stream, run_blocking(ask(self.redis, commands)))

@@ -8,7 +8,7 @@ stream's entries, or out of the ordinary, is not decided here: it is decoded alo
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -85,6 +85,14 @@ class _Open(NamedTuple):
     pieces: list[_Piece]
 
 
+class Shared(NamedTuple):
+    """The messages of several streams, one stream behind the other."""
+
+    batch: pa.RecordBatch
+    lengths: dict[int, int]
+    """How many there are of each stream, by its place."""
+
+
 def decode_together(
     steps: Sequence[StreamStep], wanted: Schema | None, columns: frozenset[str] | None
 ) -> dict[int, Rows]:
@@ -93,17 +101,27 @@ def decode_together(
     Args:
         wanted, columns: as of ``decoding.decode_entries``.
     """
+    decoded: dict[int, Rows] = {}
+    for batch, lengths in decode_shared(steps, wanted, columns):
+        decoded |= zip(lengths, Rows.parts(batch, [*lengths.values()]), strict=True)
+    return decoded
+
+
+def decode_shared(
+    steps: Sequence[StreamStep], wanted: Schema | None, columns: frozenset[str] | None
+) -> Iterator[Shared]:
+    """The same, as the record batches that they share."""
     groups: dict[int, list[_Open]] = {}
     for place, step in enumerate(steps):
         if 0 < step.end - step.start <= FEW_ROWS and step.size <= FEW_BYTES:
             pieces = _opened(step, typed=step.versions is not None or wanted is not None)
             if pieces:
                 groups.setdefault(id(step.versions), []).append(_Open(place, step, pieces))
-    decoded: dict[int, Rows] = {}
     for group in groups.values():
         for some in _bounded(group):
-            decoded |= _decoded(some, wanted, columns) if len(some) > 1 else {}
-    return decoded
+            batch = _decoded(some, wanted, columns) if len(some) > 1 else None
+            if batch is not None:
+                yield Shared(batch, {one.place: one.step.end - one.step.start for one in some})
 
 
 def _opened(step: StreamStep, *, typed: bool) -> list[_Piece]:
@@ -149,17 +167,17 @@ def _bounded(group: Sequence[_Open]) -> list[list[_Open]]:
     return parts
 
 
-def _decoded(some: Sequence[_Open], wanted: Schema | None, columns: frozenset[str] | None) -> dict[int, Rows]:
+def _decoded(
+    some: Sequence[_Open], wanted: Schema | None, columns: frozenset[str] | None
+) -> pa.RecordBatch | None:
     """The messages of some streams; nothing if one of them is damaged."""
     versions = some[0].step.versions
     target = wanted if wanted is not None or versions is None else versions.newest
     view = View(some[0].step.stream, versions, target, columns)
     try:
-        batch = _joined(view, [piece for one in some for piece in one.pieces])
+        return _joined(view, [piece for one in some for piece in one.pieces])
     except (SchemaMismatch, *DAMAGE):
-        return {}
-    lengths = [one.step.end - one.step.start for one in some]
-    return dict(zip((one.place for one in some), Rows.parts(batch, lengths), strict=True))
+        return None
 
 
 def _joined(view: View, pieces: Sequence[_Piece]) -> pa.RecordBatch:

@@ -21,9 +21,9 @@ from streamlease.agent.client import Client
 from streamlease.protocol.errors import HistoryTruncated, InvalidOption, SchemaMismatch, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import OffsetRange
-from streamlease.spark.batch_read import BatchReader, batch_reader
 from streamlease.spark.core.batch_tasks import divide, worth_a_task
 from streamlease.spark.options import SourceOptions
+from streamlease.spark.reading.batch_read import BatchReader, batch_reader
 from streamlease.spark.schema import readable, stream_columns
 from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.redis.connection import ask, connect_blocking, run_blocking

@@ -14,7 +14,7 @@ import pytest
 
 from streamlease.protocol.errors import EpochsTruncated, HistoryTruncated, InvalidOption
 from streamlease.protocol.ids import StreamId
-from streamlease.spark.batch_read import batch_reader
+from streamlease.spark.reading.batch_read import batch_reader
 from streamlease.spark.schema import readable
 from streamlease.streams.epochs import keys
 from streamlease.streams.epochs.keeping import Keeper

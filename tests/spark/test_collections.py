@@ -16,12 +16,12 @@ from pyspark.sql.types import StringType
 from streamlease.agent.client import Client
 from streamlease.protocol.errors import HistoryTruncated, InvalidOption, StreamleaseError
 from streamlease.protocol.ids import StreamId
-from streamlease.spark.batch_read import batch_reader
 from streamlease.spark.collections import content
 from streamlease.spark.collections.change_stream import ChangeStream, change_stream
 from streamlease.spark.collections.collection_options import columns_of
 from streamlease.spark.collections.item_table import item_table
 from streamlease.spark.options import SourceOptions
+from streamlease.spark.reading.batch_read import batch_reader
 from streamlease.spark.schema import readable, stream_columns
 from streamlease.spark.source import StreamReader
 from streamlease.streams.epochs.epoch_publisher import EpochPublisher

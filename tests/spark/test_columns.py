@@ -75,7 +75,7 @@ async def test_what_is_read_fits_the_schema(chosen: SourceOptions, embedded_redi
     finally:
         blocking.close()
     columns = stream_columns(chosen)
-    (batch,) = [columns.shape(batch, {"cut": "s.0.0@0-2"}) for batch in batches]
+    (batch,) = [columns.shape(columns.with_cuts(batch, ["s.0.0@0-2"], [3])) for batch in batches]
     assert batch.schema == columns.arrow
     batch.validate(full=True)
     first, second, third = batch.to_pylist()
@@ -94,4 +94,4 @@ async def test_what_is_read_fits_the_schema(chosen: SourceOptions, embedded_redi
 def test_a_batch_without_rows_keeps_its_columns() -> None:
     columns = stream_columns(ALL[0])
     empty = pa.RecordBatch.from_pylist([], schema=MESSAGE_SCHEMA)
-    assert columns.shape(empty, {"cut": "c"}).schema == columns.arrow
+    assert columns.shape(columns.with_cuts(empty, ["c"], [0])).schema == columns.arrow

@@ -19,15 +19,16 @@ JOBS = {
     "plans a stream": READER + "reader.getDefaultReadLimit(); pickle.dumps(reader)",
     "is a query's session": READER + "reader.initialOffset(); reader.stop()",
     "leads": "import streamlease.hosts.host",
-    "reads a stream": READER + "reader = pickle.loads(pickle.dumps(reader)); import streamlease.spark.task",
-    "plans and reads a batch": "import streamlease.spark.source, streamlease.spark.batch_read",
+    "reads a stream": READER
+    + "reader = pickle.loads(pickle.dumps(reader)); import streamlease.spark.reading.task",
+    "plans and reads a batch": "import streamlease.spark.source, streamlease.spark.reading.batch_read",
     "writes": "import streamlease.spark.source, streamlease.spark.sink",
 }
 
 ROOMS = {
     "leads": ("streamlease.leader", "streamlease.hosts", "rq"),
     "consumes": ("streamlease.agent.membership", "streamlease.spark.query", "prometheus_client"),
-    "reads": ("streamlease.spark.task", "streamlease.spark.batch_read"),
+    "reads": ("streamlease.spark.reading.task", "streamlease.spark.reading.batch_read"),
     "writes": ("streamlease.spark.sink", "streamlease.streams.publish.staging"),
     "computes": ("pyarrow.compute",),
 }

@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from streamlease.hosts.keepers import Keepers
-from streamlease.spark.batch_read import batch_reader
 from streamlease.spark.collections.change_stream import change_stream
 from streamlease.spark.collections.collection_options import columns_of
 from streamlease.spark.collections.item_table import item_table
 from streamlease.spark.options import SourceOptions
+from streamlease.spark.reading.batch_read import batch_reader
 from streamlease.spark.schema import readable, stream_columns
 from streamlease.spark.source import StreamReader
 from streamlease.streams.epochs import keys

@@ -21,9 +21,9 @@ from streamlease.protocol.errors import (
     StreamleaseError,
     UnknownSpace,
 )
-from streamlease.spark.batch_read import BatchOptions
 from streamlease.spark.core.limits import Limits
 from streamlease.spark.options import NAMES, SourceOptions
+from streamlease.spark.reading.batch_read import BatchOptions
 from streamlease.spark.schema import BATCH_NAMES, stream_columns
 from streamlease.spark.source import NO_LIMIT, StreamleaseSource, StreamReader
 from tests.spark.refusals import one_line

@@ -12,7 +12,7 @@ import pytest
 
 from streamlease.agent.client import Client
 from streamlease.protocol.errors import Fenced, Indefinite, InvalidInput, InvalidOption, StoreUnavailable
-from streamlease.spark.batch_read import batch_reader
+from streamlease.spark.reading.batch_read import batch_reader
 from streamlease.spark.schema import readable
 from streamlease.spark.sink import Sinks, Written, deliver, stage
 from streamlease.spark.sink_options import SinkOptions

@@ -12,8 +12,8 @@ import pytest
 
 from streamlease.borrower.reading import Pieces
 from streamlease.protocol.errors import InvalidOption
-from streamlease.spark import task
 from streamlease.spark.core import available
+from streamlease.spark.reading import task
 from streamlease.spark.source import StreamReader
 from tests.spark.refusals import one_line
 from tests.spark.test_query import held_all

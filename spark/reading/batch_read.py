@@ -29,6 +29,7 @@ from streamlease.spark import option_values as read
 from streamlease.spark.connections import connection
 from streamlease.spark.core.batch_tasks import divide, worth_a_task
 from streamlease.spark.epoch_ranges import EpochRange, epoch_ends
+from streamlease.spark.reading.small_ranges import read_small
 from streamlease.spark.schema import (
     BATCH_NAMES,
     FrameColumns,
@@ -45,9 +46,10 @@ from streamlease.streams.epochs.stored import read_newest
 from streamlease.streams.log.archived import files_commands, parse_files
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.segments import read_range
-from streamlease.streams.log.state import LogState
+from streamlease.streams.log.state import LogState, Wanted
 from streamlease.streams.log.times import offsets_after
 from streamlease.streams.redis.connection import BlockingRedis, ask, run_blocking
+from streamlease.streams.rows.together import Shared
 from streamlease.streams.spaces.definitions import Space
 
 log = logging.getLogger(__name__)
@@ -181,12 +183,13 @@ class BatchReader(DataSourceReader):
         return [Vouched.of(space, bound) for space, bound in found.items() if bound is not None]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one partition, stream by stream; runs in an executor's Python worker."""
+        """The rows of one partition, stream by stream; streams with a few messages share batches. Runs in an
+        executor's Python worker."""
         assert isinstance(partition, RangesPartition)
         redis = connection(self.options.redis)
-        for name, start, end in partition.ranges:
-            stream = StreamId.parse(name)
-            for batch in self._batches(redis, stream, start, end):
+        ranges = [self._wanted(StreamId.parse(name), start, end) for name, start, end in partition.ranges]
+        for found in read_small(redis, ranges):
+            for batch in [found.batch] if isinstance(found, Shared) else self._batches(redis, ranges[found]):
                 chosen = filter_batch(batch, self.options.filter)
                 if self.options.topics:
                     chosen = filter_batch(chosen, *self.options.topics)
@@ -195,19 +198,14 @@ class BatchReader(DataSourceReader):
         for one in partition.vouched:
             run_blocking(check_there(redis, one, "read again"))
 
-    def _batches(
-        self, redis: BlockingRedis, stream: StreamId, start: int, end: int
-    ) -> Iterator[pa.RecordBatch]:
+    def _wanted(self, stream: StreamId, start: int, end: int) -> Wanted:
+        return Wanted(stream, start, end, self.columns.wanted(stream.space), self.columns.fixed)
+
+    def _batches(self, redis: BlockingRedis, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+        stream, start, end, schema, columns = wanted
         while start < end:
             try:
-                for batch in read_range(
-                    redis,
-                    stream,
-                    start,
-                    end,
-                    schema=self.columns.wanted(stream.space),
-                    columns=self.columns.fixed,
-                ):
+                for batch in read_range(redis, stream, start, end, schema=schema, columns=columns):
                     start += batch.num_rows
                     yield batch
             except HistoryTruncated as error:

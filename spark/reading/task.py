@@ -19,14 +19,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark import TaskContext
 
-from streamlease.borrower.reading import Piece, Reading, SlotWork
+from streamlease.borrower.reading import Reading, SlotWork
 from streamlease.protocol import log_lines as logs
+from streamlease.protocol.cuts import CutRange
 from streamlease.protocol.errors import (
     HistoryTruncated,
     Indefinite,
@@ -40,10 +41,13 @@ from streamlease.registry.mail import mailbox
 from streamlease.registry.runs import reader_of_run
 from streamlease.spark.connections import RETRY_SECONDS, check_still_there, connection
 from streamlease.spark.options import SourceOptions
+from streamlease.spark.reading.small_ranges import read_small
 from streamlease.spark.schema import FrameColumns
 from streamlease.streams.entries.message_rows import filter_batch
 from streamlease.streams.log.segments import read_range
+from streamlease.streams.log.state import Wanted
 from streamlease.streams.redis.connection import BlockingRedis, run_blocking
+from streamlease.streams.rows.together import Shared
 
 if TYPE_CHECKING:
     from streamlease.streams.epochs.boundary_reading import Vouched
@@ -88,7 +92,8 @@ def admit(redis: str, group: str, session: str, patience: float) -> None:
 def read(
     work: SlotWork, options: SourceOptions, columns: FrameColumns, vouched: Vouched | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """All messages of the slot's part of the cut that the filter matches, stream by stream.
+    """All messages of the slot's part of the cut that the filter matches, stream by stream; streams with
+    a few messages share batches.
 
     Args:
         vouched: the boundary at which a cut of whole epochs ends; None: it has none, or none that is known.
@@ -106,14 +111,25 @@ def read(
     reading = Reading(work)
     bytes_read = 0
 
-    for piece in work.pieces:
-        # The same on every delivery of these rows, by whichever query: an idempotency key for sinks.
-        cut = f"{piece.whole.stream}@{piece.whole.start}-{piece.whole.end}"
-        for batch in _batches(redis, piece, reading, options, columns):
+    pieces = [*work.pieces]
+    # The same on every delivery of these rows, by whichever query: an idempotency key for sinks.
+    cuts = [f"{whole.stream}@{whole.start}-{whole.end}" for _, whole in pieces]
+    for found in read_small(redis, [_wanted(part, columns) for part, _ in pieces]):
+        batches: Iterable[Shared]
+        if isinstance(found, Shared):
+            for place, rows in found.lengths.items():
+                part = pieces[place].part
+                reading.read(part.stream, part.start, part.start + rows - 1)
+            batches = [found]
+        else:
+            alone = _batches(redis, pieces[found].part, reading, options, columns)
+            batches = (Shared(batch, {found: batch.num_rows}) for batch in alone)
+        for batch, lengths in batches:
             bytes_read += batch.nbytes
-            chosen = filter_batch(batch, options.subscription.filter)
+            named = columns.with_cuts(batch, [cuts[place] for place in lengths], [*lengths.values()])
+            chosen = filter_batch(named, options.subscription.filter)
             if chosen.num_rows:
-                yield columns.shape(chosen, {"cut": cut})
+                yield columns.shape(chosen)
     if vouched is not None:
         check_still_there(options.redis, vouched, GO_ON, options.redis_timeout_ms / 1000)
     reading.finish()
@@ -134,17 +150,20 @@ def read(
         log.warning("the report of cut %d, which was read whole, is lost: %s", work.cut, error)
 
 
-def _batches(
-    redis: BlockingRedis, piece: Piece, reading: Reading, options: SourceOptions, columns: FrameColumns
-) -> Iterator[pa.RecordBatch]:
-    """The rows of one piece. Waits for a Redis that is away, and skips what is lost if that is allowed."""
-    part = piece.part
+def _wanted(part: CutRange, columns: FrameColumns) -> Wanted:
     stream = StreamId.parse(part.stream)
-    wanted = columns.wanted(stream.space)
-    position, answered = part.start, time.monotonic()
+    return Wanted(stream, part.start, part.end, columns.wanted(stream.space), columns.fixed)
+
+
+def _batches(
+    redis: BlockingRedis, part: CutRange, reading: Reading, options: SourceOptions, columns: FrameColumns
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one range. Waits for a Redis that is away, and skips what is lost if that is allowed."""
+    stream, position, end, schema, fixed = _wanted(part, columns)
+    answered = time.monotonic()
     while position < part.end:
         try:
-            for batch in read_range(redis, stream, position, part.end, schema=wanted, columns=columns.fixed):
+            for batch in read_range(redis, stream, position, end, schema=schema, columns=fixed):
                 reading.read(part.stream, position, position + batch.num_rows - 1)
                 position += batch.num_rows
                 yield batch

@@ -1,0 +1,1 @@
+"""What runs in Spark's executor tasks: they read parts of cuts, and parts of batches."""
