@@ -313,7 +313,7 @@ class Fetching:
         ]  # fmt: skip
         worth = (min(ENOUGH_ROWS, self._max_batch), ENOUGH_BYTES)
         async with aclosing(
-            read_each(self._redis, readers, worth=worth, together=True, lines=self._lines)
+            read_each(self._redis, readers, worth=worth, few=True, lines=self._lines)
         ) as finding:
             async for some in finding:
                 found: list[tuple[News, Found, int]] = []

@@ -42,6 +42,8 @@ WIDE_STREAMS = (4096, 4095, 4096)
 """Of the generations of a space: one has 4,096 at most. The newest takes the messages."""
 TOUCHED = 10
 WIDE_EPOCHS = 100
+FULL_EPOCHS, IN_EACH = 5, 4
+"""So many epochs have so many messages for each of the streams of a generation, on average."""
 TOPICS = 256
 """Enough for each stream to have some."""
 ITEMS_OF = 5
@@ -71,7 +73,7 @@ def measure(frame: Frame) -> Iterator[Table]:
         )
     yield table
     table = Table("Epochs, single figures", ("", "measured", "must be"))
-    for work in (_paced, _wide):
+    for work in (_paced, _wide, _in_all_streams):
         with frame.server() as url:
             table.rows.extend(asyncio.run(work(url)))
     table.rows.extend(_merging())
@@ -221,6 +223,23 @@ async def _wide(url: str) -> list[Sequence[str]]:
         what = f"an epoch in {TOUCHED} of {count:,} streams{generations}"
         rows.append((what, f"{half:.1f} ms ({half / few:.1f})", "by the 10"))
     return rows
+
+
+async def _in_all_streams(url: str) -> list[Sequence[str]]:
+    """Reading epochs of a few messages in each of many streams."""
+    streams = WIDE_STREAMS[0]
+    topics = [f"{WITH}/{number}" for number in range(IN_EACH * streams)]
+    async with _client(url) as client:
+        await client.create_space(WITH, [f"{WITH}/#"], streams=streams, epochs=1)
+        async with client.epoch_publisher(WITH, "bench") as publisher:
+            for epoch in range(FULL_EPOCHS):
+                await publisher.submit_many(topics, [b"x" * PAYLOAD_BYTES] * len(topics), epoch=epoch)
+                await publisher.advance(epoch + 1)
+            await _recorded(client, FULL_EPOCHS)
+            total = FULL_EPOCHS * len(topics)
+            times = [await _read(client, f"{WITH}/#", total, {"epochs": "atomic"}) for _ in range(3)]
+    what = f"reading {FULL_EPOCHS} epochs, each of {len(topics):,} messages over {streams:,} streams"
+    return [(what, f"{statistics.median(times):.2f} s", "")]
 
 
 async def _items(url: str, count: int) -> list[Sequence[str]]:

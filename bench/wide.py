@@ -92,7 +92,7 @@ async def asked(client: AsyncRedis, readers: Sequence[RangeReader]) -> None:
 async def read(client: AsyncRedis, readers: Sequence[RangeReader]) -> None:
     """Read all that the streams have, as a consumer does, and look at each message."""
     for first in range(0, len(readers), MOST_STREAMS):
-        async for some in read_each(client, readers[first : first + MOST_STREAMS], together=True):
+        async for some in read_each(client, readers[first : first + MOST_STREAMS], few=True):
             for _, found in some:
                 assert not isinstance(found, StreamleaseError)
                 assert all(message.payload is not None for rows in found for message in rows.messages)

@@ -87,21 +87,21 @@ async def read_each(
     older: Sequence[Segment] = (),
     *,
     worth: tuple[int, int] | None = None,
-    together: bool = False,
+    few: bool = False,
     lines: DirectLines | None = None,
 ) -> AsyncGenerator[list[tuple[int, Found]]]:
     """What each of `readers` finds, with its place, as soon as it is there: batches, or why there are none.
 
     The batches are those of ``AsyncLog.read``. One stream's error is not another's, nor one server's another
-    server's. Streams with a few messages come some at a time.
+    server's. Streams with a few messages come some at a time, and what those have that need one step, and
+    have little, is decoded together.
 
     Args:
         older: what holds messages that are not in memory any more, newest first; the archives of their spaces
             if nothing is given.
         worth: so many messages, or bytes, are worth an end of the reading: it goes no further step. None: the
             readers say when they are done.
-        together: a few messages are read without Arrow where they can be, and what streams have that need
-            one step, and have little, is decoded together; the readers want the same columns.
+        few: a few messages are read without Arrow where they can be.
         lines: on which they are read if one is free; all streams are of one server then.
     """
     history, brought = History(older) if older else None, _Brought(readers, worth)
@@ -117,7 +117,7 @@ async def read_each(
             return
         steps: dict[int, Taken] = {}
         errors: dict[int, StreamleaseError] = {}
-        for some in _take(redis, brought, commands, replies, steps, errors, few=together):
+        for some in _take(redis, brought, commands, replies, steps, errors, few=few):
             yield some
         below: dict[int, int] = {}
         for place, why in errors.items():
@@ -125,7 +125,7 @@ async def read_each(
                 below[place] = why.oldest
             else:
                 yield [(place, brought.cut_short(place, why))]
-        shared = _decoded_together(readers, brought.parts, steps) if together else {}
+        shared = _decoded_together(readers, brought.parts, steps)
         if shared:
             yield [(place, [rows]) for place, rows in shared.items()]
         for place, step in steps.items():
@@ -249,6 +249,8 @@ def _decoded_together(
 ) -> dict[int, Rows]:
     """The messages of streams that need no other step than this one, and have little, by their places."""
     places = [place for place in steps if readers[place].done and not batches[place]]
+    wants = readers[places[0]].wants if places else None
+    places = [place for place in places if readers[place].wants == wants]
     if len(places) < 2:
         return {}
     taken = [(readers[place].stream, steps[place]) for place in places]

@@ -366,6 +366,22 @@ async def test_all_streams_of_a_round_are_read_in_one_exchange(redis: AsyncRedis
     assert counted == [10]
 
 
+async def test_readers_that_want_other_columns_share_no_batch(redis: AsyncRedis) -> None:
+    log = AsyncLog(redis)
+    await log.open(STREAMS)
+    for stream in STREAMS:
+        await log.append(append(stream, 0, rows(0, 3)))
+    few, all_columns = frozenset({"topic", "offset"}), None
+    wants = [few, all_columns, few, all_columns, few]
+    readers = [RangeReader(stream, 0, 3, columns=one) for stream, one in zip(STREAMS, wants, strict=True)]
+    for stream, one, found in zip(STREAMS, wants, await read_all(redis, readers), strict=True):
+        assert isinstance(found, list)
+        assert [batch["offset"].to_pylist() for batch in found] == [[0, 1, 2]]
+        assert ("stream" in found[0].schema.names) is (one is all_columns)
+        if one is all_columns:
+            assert found[0]["stream"].to_pylist() == [str(stream)] * 3
+
+
 async def test_the_error_of_one_stream_is_not_another_one_s(redis: AsyncRedis, counted: list[int]) -> None:
     log = AsyncLog(redis)
     await log.open(STREAMS[:3])
