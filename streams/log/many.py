@@ -249,8 +249,7 @@ def _decoded_together(
 ) -> dict[int, Rows]:
     """The messages of streams that need no other step than this one, and have little, by their places."""
     places = [place for place in steps if readers[place].done and not batches[place]]
-    wants = readers[places[0]].wants if places else None
-    places = [place for place in places if readers[place].wants == wants]
+    places = [place for place in places if readers[place].wants == readers[places[0]].wants]
     if len(places) < 2:
         return {}
     taken = [(readers[place].stream, steps[place]) for place in places]
@@ -306,8 +305,6 @@ async def _read_archived(redis: Redis, reader: RangeReader, memory: int) -> Outc
         if isinstance(part, Lost):
             lost = part  # unless another file has what it held
             continue
-        if isinstance(part, StreamleaseError):
-            return part
         return part
 
 
