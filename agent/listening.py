@@ -198,7 +198,9 @@ class PlainSubscription:
             SchemaMismatch: an entry is damaged or of an unknown form, or a space has not the columns wanted.
         """
         if self._batches is None:
-            raise InvalidOption("the subscription is not open: write 'async with client.listen(...) as ...'")
+            raise InvalidOption(
+                "it is not open: write 'async with client.listen(...) as ...', or client.history(...)"
+            )
         return await anext(self._batches)
 
     @property

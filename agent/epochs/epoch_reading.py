@@ -157,7 +157,9 @@ class EpochSubscription:
             SchemaMismatch: an entry is damaged, or a space has not the columns wanted.
         """
         if self._items is None:
-            raise InvalidOption("the subscription is not open: write 'async with client.listen(...) as ...'")
+            raise InvalidOption(
+                "it is not open: write 'async with client.listen(...) as ...', or client.history(...)"
+            )
         item = await anext(self._items)
         if isinstance(item, MissingOffsets):
             raise item
