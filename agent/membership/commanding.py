@@ -10,6 +10,7 @@ import contextlib
 
 from streamlease.agent.membership.leader_search import LeaderSearch
 from streamlease.agent.membership.mail import Mail
+from streamlease.protocol.acts import DescribeGroup
 from streamlease.protocol.errors import Indefinite, StreamleaseError
 from streamlease.protocol.errors import NotLeader as NobodyLeads
 from streamlease.protocol.messages import (
@@ -59,8 +60,8 @@ class Commands:
                 return await reply
         except TimeoutError:
             raise Indefinite(
-                f"{leader} did not answer '{command.type}' for {command.group} within {seconds:g} s: "
-                f"look with 'streamlease group history' whether it was done"
+                f"{leader} did not answer '{_name(command)}' for {command.group} within {seconds:g} s: "
+                f"{_remedy(command)}"
             ) from None
         finally:
             waiting.remove(reply)
@@ -163,6 +164,16 @@ class Commands:
             f"nobody leads {command.group} and nobody began to within {seconds:g} s ({why}), so nothing was "
             f"done: start a leader host with 'streamlease serve', or look at 'streamlease doctor'"
         )
+
+
+def _name(command: Command | DrainHost) -> str:
+    return command.act.act if isinstance(command, Command) else "drain"
+
+
+def _remedy(command: Command | DrainHost) -> str:
+    if isinstance(command, Command) and isinstance(command.act, DescribeGroup):
+        return "it may be busy: ask again"
+    return "look with 'streamlease group history' whether it was done"
 
 
 def _maybe_done(command: Command, who: str) -> Indefinite:

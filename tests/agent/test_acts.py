@@ -16,7 +16,7 @@ from streamlease.agent.membership import commanding
 from streamlease.agent.membership.agent import Agent
 from streamlease.hosts.host import HostConfig, LeaderHost
 from streamlease.leader.journal import recover
-from streamlease.protocol.acts import PauseGroup
+from streamlease.protocol.acts import DescribeGroup, PauseGroup
 from streamlease.protocol.errors import Indefinite, NotLeader, StoreUnavailable
 from streamlease.protocol.messages import Command, CommandAstray, CommandDone, CommandReply, Message
 from streamlease.protocol.topics import SharedSubscription
@@ -148,3 +148,11 @@ async def test_an_act_that_is_asked_for_again_is_done_once(
     losing(host, lambda message: isinstance(message, CommandReply) and next(left, False))
     assert isinstance(await agent.commands.act(pause(), 10.0), CommandDone)
     assert [act.act for act in (await recover(redis, SHARED.id)).state.operated.acts] == ["pause"]
+
+
+async def test_who_does_not_answer_is_told_with_what_it_was_asked(agent: Agent) -> None:
+    with pytest.raises(Indefinite, match="did not answer 'pause' .*: look with 'streamlease group history'"):
+        await agent.commands.ask("nobody", pause(), 0.1)
+    asked = pause("r2").model_copy(update={"act": DescribeGroup()})
+    with pytest.raises(Indefinite, match="did not answer 'describe' .*: it may be busy: ask again"):
+        await agent.commands.ask("nobody", asked, 0.1)
