@@ -151,8 +151,8 @@ async def test_an_act_that_is_asked_for_again_is_done_once(
 
 
 async def test_who_does_not_answer_is_told_with_what_it_was_asked(agent: Agent) -> None:
-    with pytest.raises(Indefinite, match="did not answer 'pause' .*: look with 'streamlease group history'"):
+    with pytest.raises(Indefinite, match=r"did not answer 'pause' .*: look with 'streamlease group history'"):
         await agent.commands.ask("nobody", pause(), 0.1)
     asked = pause("r2").model_copy(update={"act": DescribeGroup()})
-    with pytest.raises(Indefinite, match="did not answer 'describe' .*: it may be busy: ask again"):
+    with pytest.raises(Indefinite, match=r"did not answer 'describe' .*: it may be busy: ask again"):
         await agent.commands.ask("nobody", asked, 0.1)
