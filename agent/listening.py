@@ -28,11 +28,10 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from streamlease.agent.deadlines import growing_pause
+from streamlease.agent.places import Place, Places
 from streamlease.agent.selecting import PlainBatch, Selection
 from streamlease.catalog.shown import Removal, Shown
 from streamlease.protocol.errors import (
@@ -67,40 +66,6 @@ LOOK_SECONDS = 1.0
 
 AT_ONCE = 64
 """So many streams are read at once, and of each no more than its share of what is read of one alone."""
-
-
-@dataclass(slots=True)
-class _Place:
-    position: int
-    """Next offset to read."""
-    end: int | None = None
-    """Where reading stops; None: never."""
-    sliding: bool = True
-    """Whether "the earliest" is still wanted: then retention only moves it."""
-    delivered: int = -1
-    last: int | None = None
-    """Where the stream ends, if it is sealed."""
-    hole: int | None = None
-    """Where messages are missing: what stands before that is handed out first."""
-    failures: int = 0
-    """How often in a row its archive could not be read."""
-    again_at: float = 0.0
-    """Not read before, by the clock of the loop."""
-    reader: RangeReader | None = None
-    """The last one: the next one goes on among merged entries, or in the log, as it did."""
-
-    def __post_init__(self) -> None:
-        self.delivered = self.position
-
-    def rest(self) -> None:
-        """Its archive could not be read."""
-        self.again_at = asyncio.get_running_loop().time() + growing_pause(self.failures)
-        self.failures += 1
-
-    @property
-    def until(self) -> int | None:
-        """Where the next reading ends."""
-        return self.end if self.hole is None or self.position >= self.hole else self.hole
 
 
 class PlainSubscription:
@@ -151,10 +116,11 @@ class PlainSubscription:
         self._remove: Removal | None = None
         self._max_batch = max_batch
         self._schema = None if schema is None else Schema.of(schema)
-        self._places: dict[StreamId, _Place] = {}
-        self._newest: dict[str, int] = {}
         self._changed = asyncio.Event()
-        self._tails = tails.watch(lambda stream, next: self._changed.set())
+        self._tails = tails.watch(self._heard)
+        self._places = Places(self._tails.next_of)
+        self._seen: Known | None = None
+        """The spaces as they were when streams were looked for last."""
         self._reading = ServerReading(redis, f"listening to {selection.name}", self._changed.set)
         self._batches: AsyncGenerator[PlainBatch] | None = None
 
@@ -167,8 +133,8 @@ class PlainSubscription:
         """
         await self._look(await self._spaces.look(), self._start)
         if self._follow:
-            self._tails.set_streams(self._places)
-            for stream, place in self._places.items():
+            self._tails.set_streams(self._places.by_stream)
+            for stream, place in self._places.by_stream.items():
                 self._tails.learn(stream, place.position)  # so that an end that is lost right now is missed
             self._remove = self._shown.subscription(self._selection.name)
         self._batches = self._read()
@@ -206,66 +172,70 @@ class PlainSubscription:
     @property
     def positions(self) -> dict[str, int]:
         """Of each stream, the offset behind the last batch: a `start` for another subscription."""
-        return {str(stream): place.delivered for stream, place in self._places.items()}
+        return {str(stream): place.delivered for stream, place in self._places.by_stream.items()}
 
     @property
     def ends(self) -> dict[str, int]:
         """The offset at which each stream ended, of those that are known to be sealed."""
-        return {str(stream): place.last for stream, place in self._places.items() if place.last is not None}
+        places = self._places.by_stream.items()
+        return {str(stream): place.last for stream, place in places if place.last is not None}
 
     # ------------------------------------------------------------ where each stream begins
 
     async def _look(self, seen: Known, start: Start) -> None:
         """Add the streams of the filter that are not there yet, at `start`; drop those that are gone."""
         # Streams of a space whose definition was damaged meanwhile are still there, and read on.
-        kept = seen.damaged.keys() if self._places else ()
+        there = self._places.by_stream
+        kept = seen.damaged.keys() if there else ()
         spaces = self._selection.spaces(seen, kept)
         if self._need_keepers is not None and self._follow and any(space.epochs for space in spaces):
             await self._need_keepers()
         found = {stream for space in spaces for stream in space.streams()}
-        self._newest = {name: number for name, number in self._newest.items() if name in kept}
-        self._newest |= {space.name: space.newest.number for space in spaces}
-        self._drop(stream for stream in self._places.keys() - found if stream.space not in kept)
-        new = found - self._places.keys()
-        former = {s for s in found - new if self._followed(s) and self._places[s].last is None}
+        self._places.set_newest({space.name: space.newest.number for space in spaces}, kept)
+        self._drop([stream for stream in there.keys() - found if stream.space not in kept])
+        new = found - there.keys()
+        former = {s for s in found - new if self._places.is_followed(s) and there[s].last is None}
         # The newest first: then all that came before a message that is seen is seen too.
         known = await self._log.states(sorted(new | former, reverse=True))
         await self._add({stream: state for stream, state in known.items() if stream in new}, start)
         for stream, state in known.items():
             if state.sealed:
-                self._places[stream].last = state.next
+                there[stream].last = state.next
+        self._places.order()
+        self._seen = seen
 
     def _drop(self, gone: Iterable[StreamId]) -> None:
         for stream in gone:
-            place = self._places.pop(stream)
+            place = self._places.by_stream[stream]
+            self._places.remove(stream)
             unread = not place.sliding and (place.last is None or place.position < place.last)
-            if unread and self._followed(stream):
+            if unread and self._places.is_followed(stream):
                 raise HistoryTruncated(str(stream), place.position, place.last or place.position)
-
-    def _followed(self, stream: StreamId) -> bool:
-        """Whether its space has a later generation."""
-        return stream.generation < self._newest.get(stream.space, 0)
 
     async def _add(self, states: Mapping[StreamId, LogState], start: Start) -> None:
         moments: dict[StreamId, int] = {}
         for stream, state in states.items():
-            place = _Place(state.floor, None if self._follow else state.next)
+            place = Place(state.floor, None if self._follow else state.next)
             if start == "latest":
-                place = _Place(state.next, place.end, sliding=False)
+                place = Place(state.next, place.end, sliding=False)
             elif isinstance(start, int):
-                place = _Place(start, place.end, sliding=False)
+                place = Place(start, place.end, sliding=False)
             elif isinstance(start, datetime):
                 moments[stream] = microseconds(start) - 1
             elif isinstance(start, Mapping) and str(stream) in start:
-                place = _Place(start[str(stream)], place.end, sliding=False)
+                place = Place(start[str(stream)], place.end, sliding=False)
                 after_offset(stream, place.position - 1, state)
             if not place.sliding:
                 state.check_exists(stream, place.position)
-            self._places[stream] = place
+            self._places.put(stream, place)
         for stream, offset in (await offsets_after(self._redis, moments)).items():
-            self._places[stream] = _Place(offset, self._places[stream].end, sliding=False)
+            self._places.put(stream, Place(offset, self._places.by_stream[stream].end, sliding=False))
 
     # ------------------------------------------------------------ reading
+
+    def _heard(self, stream: StreamId, next: int | None) -> None:
+        self._places.heard(stream)
+        self._changed.set()
 
     async def _read(self) -> AsyncGenerator[PlainBatch]:
         looked = asyncio.get_running_loop().time()
@@ -274,25 +244,27 @@ class PlainSubscription:
             if self._keep_offsets and self._tails.lowered:
                 await self._went_back()
             found = False
-            ready = self._ready()
+            ready = self._places.ready(asyncio.get_running_loop().time())
             for begin in range(0, len(ready), AT_ONCE):
                 await self._read_some(ready[begin : begin + AT_ONCE])
                 while (came := self._reading.take()) is not None:
                     for batch in await self._took(*came):
                         found = True
-                        self._places[batch.stream].delivered = batch.end
+                        self._places.by_stream[batch.stream].delivered = batch.end
                         if len(batch):
                             yield batch
             if not self._follow:
-                left = [place for place in self._places.values() if place.position < (place.end or 0)]
+                left = [one.again_at for one in self._places.by_stream.values() if not one.is_finished]
                 if not left:
                     return
-                await asyncio.sleep(min(one.again_at for one in left) - asyncio.get_running_loop().time())
+                await asyncio.sleep(min(left) - asyncio.get_running_loop().time())
             elif asyncio.get_running_loop().time() - looked >= LOOK_SECONDS:
                 looked = asyncio.get_running_loop().time()
                 with contextlib.suppress(UnknownSpace, StoreUnavailable, StoreRefused):
-                    await self._look(await self._spaces.recent(), "earliest")
-                    self._tails.set_streams(self._places)
+                    seen = await self._spaces.recent()
+                    if seen != self._seen or self._places.has_former:
+                        await self._look(seen, "earliest")
+                        self._tails.set_streams(self._places.by_stream)
             elif not found:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_SECONDS):
@@ -319,29 +291,7 @@ class PlainSubscription:
         except (StoreUnavailable, StoreRefused) as error:
             log.warning("reading %s: %s", stream, error, extra={"stream": str(stream)})
             return
-        self._places.pop(stream, None)
-
-    def _ready(self) -> list[StreamId]:
-        """The streams that have news; of each space only those of its earliest unfinished generation.
-
-        A generation that was followed is finished when all its streams are known to be sealed and are read to
-        their ends. What the tails know does not suffice: it may be older than what they know of the next one.
-        """
-        ready: list[StreamId] = []
-        now = asyncio.get_running_loop().time()
-        unfinished: dict[str, int] = {}
-        for stream in sorted(self._places):
-            place = self._places[stream]
-            end = place.end if place.end is not None else self._tails.next_of(stream)
-            if unfinished.get(stream.space, stream.generation) < stream.generation:
-                continue
-            more = end is not None and place.position < end
-            sealed = place.end is not None or (place.last is not None and place.position >= place.last)
-            if more and place.again_at <= now:
-                ready.append(stream)
-            if more or (self._followed(stream) and not sealed):
-                unfinished[stream.space] = stream.generation
-        return ready
+        self._places.remove(stream)
 
     async def _read_some(self, streams: Sequence[StreamId]) -> None:
         readers = []
@@ -376,7 +326,7 @@ class PlainSubscription:
         if isinstance(outcome, StoreUnavailable | StoreRefused):
             log.warning("reading %s: %s", stream, outcome, extra={"stream": str(stream)})
             if isinstance(outcome, ArchiveUnavailable):
-                place.rest()
+                place.rest(asyncio.get_running_loop().time())
             return []
         place.failures = 0
         if (
