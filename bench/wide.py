@@ -9,6 +9,8 @@ streams: it has the imports.
 Beside that stands what the same streams cost without a group, at least: to ask for what each has and get the
 answers, many in a write; the same and to make messages of them; and so many questions, each of which awaits
 its answer, as awaited commits do. What is left is leases, batches, commits and their bookkeeping.
+
+A plain subscription reads them, too, and then hears of single messages.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import NamedTuple
 
-from bench.frame import Frame, Table
+from bench.frame import Frame, Table, percentile
 from bench.messages import PAYLOAD_BYTES
 from streamlease.agent.client import connect
 from streamlease.agent.fetching import MOST_STREAMS
@@ -38,6 +41,9 @@ from streamlease.streams.redis.wire import AsyncServer
 SIZES = (16, 10_000)
 MOST_IN_SPACE = 2500
 """Streams of one space."""
+
+SINGLE = 200
+"""Messages that are sent one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +136,49 @@ async def layer(url: str, streams: int, name: str) -> tuple[float, float]:
         await client.aclose()
 
 
+class Heard(NamedTuple):
+    """A plain subscription, in seconds: until it has all that is there, and then each single message."""
+
+    whole: float
+    each: Sequence[float]
+
+
+async def listen(url: str, streams: int, count: int) -> Heard:
+    """All messages of so many streams without a group, and then some one by one, until they are here."""
+    spaces = -(-streams // MOST_IN_SPACE)
+    topics = [f"wide/{streams}/{number % spaces}/{number}" for number in range(SINGLE)]
+    left, each = count, list[float]()
+    began = time.perf_counter()
+    async with (
+        connect(url, embedded=False) as client,
+        client.publisher() as publisher,
+        client.listen(f"wide/{streams}/#", start="earliest") as batches,
+    ):
+        while left > 0:
+            left -= len((await anext(batches)).messages)
+        whole = time.perf_counter() - began
+        for topic in topics:
+            sent = time.perf_counter()
+            await publisher.send(topic, b"x" * PAYLOAD_BYTES)
+            await anext(batches)
+            each.append(time.perf_counter() - sent)
+    return Heard(whole, each)
+
+
+def _without_group(heard: dict[int, list[Heard]]) -> Table:
+    table = Table(
+        "A plain subscription to them, medians",
+        ("streams", "all after s", "a message p50 ms", "p99 ms"),
+    )
+    for size, turns in heard.items():
+        figures = (
+            statistics.median(turn.whole for turn in turns),
+            *(statistics.median(percentile(turn.each, share) for turn in turns) * 1000 for share in (50, 99)),
+        )
+        table.rows.append((f"{size:,}", *(f"{figure:.2f}" for figure in figures)))
+    return table
+
+
 def measure(frame: Frame) -> Iterator[Table]:
     """Seconds of each number of streams and way to commit, and their ratio to the first of them."""
     turns: dict[tuple[bool, int], list[Turn]] = {way: [] for way in product((False, True), SIZES)}
@@ -144,6 +193,9 @@ def measure(frame: Frame) -> Iterator[Table]:
         layers = {
             name: [asyncio.run(layer(url, SIZES[-1], name)) for _ in range(frame.runs)] for name in LAYERS
         }
+        heard: dict[int, list[Heard]] = {size: [] for size in SIZES}
+        for run, size in product(range(frame.runs), SIZES):
+            heard[size].append(asyncio.run(listen(url, size, frame.messages + run * SINGLE)))
     table = Table(
         f"Consuming {frame.messages:,} messages of {PAYLOAD_BYTES} bytes, medians of {frame.runs}",
         (
@@ -183,3 +235,4 @@ def measure(frame: Frame) -> Iterator[Table]:
         seconds, processor = (statistics.median(each) for each in zip(*times, strict=True))
         below.rows.append((name, f"{seconds:.2f}", f"{processor:.2f}", f"{1e6 * processor / SIZES[-1]:.0f}"))
     yield below
+    yield _without_group(heard)

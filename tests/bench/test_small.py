@@ -83,14 +83,17 @@ def test_wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wide, "consume", noted)
     monkeypatch.setattr(wide, "SIZES", (2, 6))
     monkeypatch.setattr(wide, "MOST_IN_SPACE", 4)
-    table, below = wide.measure(Frame(60, 1))
+    monkeypatch.setattr(wide, "SINGLE", 5)
+    table, below, heard = wide.measure(Frame(60, 2))
     assert consumed[0] == (2, "warm", False)
-    assert len(consumed) == 1 + 4
+    assert len(consumed) == 1 + 2 * 4
     assert [(row[0], row[1]) for row in table.rows] == [
         ("2", "awaited"), ("6", "awaited"), ("2", "gathered"), ("6", "gathered")
     ]  # fmt: skip
     assert [batches for (batches,) in figures(table, ["batches"])][1] >= 6
     assert names(below) == [*wide.LAYERS]
+    assert names(heard) == ["2", "6"]
+    assert all(0 < p50 <= p99 for p50, p99 in figures(heard, ["a message p50 ms", "p99 ms"]))
 
 
 def test_start(monkeypatch: pytest.MonkeyPatch) -> None:
