@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import streamlease
@@ -23,9 +24,11 @@ from streamlease.protocol.errors import (
 )
 from streamlease.protocol.ids import StreamId
 from streamlease.registry import hosts, leadership
+from streamlease.spark.reading.small_ranges import read_small
 from streamlease.streams.log import keys
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.segments import read_range
+from streamlease.streams.log.state import Wanted
 from streamlease.streams.log.tails import Tails
 from streamlease.streams.publish.publisher import Publisher
 from streamlease.streams.publish.staged.batch_plan import BatchPlan
@@ -40,6 +43,7 @@ from streamlease.streams.redis.connection import (
     run_blocking,
     servers,
 )
+from streamlease.streams.rows.together import Shared
 from streamlease.streams.spaces.spaces import SpaceStore
 from tests.conftest import MakeServer
 from tests.streams.delivering import SINK, rig
@@ -96,6 +100,37 @@ async def test_publish_and_read_over_all_nodes(cluster: Cluster, client: AsyncCl
     assert (await asyncio.to_thread(run_blocking, log.append(append(stream, 0, rows(0, 2))))).first == states[
         stream
     ]
+    blocking.close()
+
+
+async def test_small_ranges_of_all_nodes_are_read_together(cluster: Cluster, client: AsyncCluster) -> None:
+    space = await SpaceStore(client).create("s", ["s/#"], streams=24)
+    async with Publisher(client) as publisher:
+        for number in range(72):
+            await publisher.send(f"s/{number}", b"%d" % number)
+    ends = await AsyncLog(client).next_offsets(space.streams())
+    ranges = [Wanted(stream, 0, end) for stream, end in ends.items() if end]
+    blocking = connect_blocking(cluster.url)
+    assert isinstance(blocking, BlockingCluster)
+
+    def read() -> tuple[int, list[int]]:
+        """How many ranges were read together, and all messages."""
+        shared = 0
+        batches: list[pa.RecordBatch] = []
+        for found in read_small(blocking, ranges):
+            if isinstance(found, Shared):
+                shared += len(found.lengths)
+                batches.append(found.batch)
+            else:
+                batches += read_range(blocking, *ranges[found][:3])
+        return shared, sorted(map(int, payloads(batches)))
+
+    shared, numbers = await asyncio.to_thread(read)
+    assert numbers == list(range(72))
+    assert shared > len(ranges) / 2
+    owners = blocking.topology.owners
+    blocking.topology.owners = [next(one for one in owners if one != owner) for owner in owners]
+    assert (await asyncio.to_thread(read))[1] == numbers
     blocking.close()
 
 
