@@ -30,9 +30,9 @@ from streamlease.agent.collections.collection import Collection as AsyncCollecti
 from streamlease.agent.epochs.epoch_items import EpochItem
 from streamlease.agent.epochs.epoch_reading import EpochSubscription as AsyncEpochSubscription
 from streamlease.agent.handover import Publisher
-from streamlease.agent.listening import PlainSubscription as AsyncPlainSubscription
 from streamlease.agent.loop import LoopThread, ManagerBridge, opening, waiting
-from streamlease.agent.selecting import PlainBatch
+from streamlease.agent.plain.listening import PlainSubscription as AsyncPlainSubscription
+from streamlease.agent.plain.selecting import PlainBatch
 from streamlease.catalog.feed import CatalogChange
 from streamlease.catalog.followed import Catalog as AsyncCatalog
 from streamlease.catalog.items import CatalogItem
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from streamlease.agent.epochs.epoch_reading import EpochMode
-    from streamlease.agent.plain_ways import Since
+    from streamlease.agent.plain.plain_ways import Since
     from streamlease.agent.subscribing import Joining
     from streamlease.registry.starts import Start
     from streamlease.streams.entries.schemas import SchemaLike

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from streamlease.agent.collections.collection import Collection
     from streamlease.agent.epochs.epoch_reading import EpochMode, EpochSubscription
     from streamlease.agent.epochs.group_reader import EpochGroupReader
-    from streamlease.agent.listening import PlainSubscription
     from streamlease.agent.membership.agent import Agent
-    from streamlease.agent.plain_ways import Since
+    from streamlease.agent.plain.listening import PlainSubscription
+    from streamlease.agent.plain.plain_ways import Since
     from streamlease.agent.subscribing import Joining, Subscription
     from streamlease.agent.subscription import SharedReader
     from streamlease.catalog.followed import Catalog, CatalogFeeds
@@ -259,7 +259,7 @@ class Client:
             InvalidTopic, InvalidOption: at once. UnknownSpace, HistoryTruncated, EpochsTruncated, or that
             spaces have no epochs (InvalidOption): when entered.
         """
-        from streamlease.agent.plain_ways import read_plain
+        from streamlease.agent.plain.plain_ways import read_plain
 
         own = (self.redis, self.tails, self.spaces, self.agent, self.catalog, self.shown)
         return read_plain(*own, filter, start, epochs, max_batch, schema, follow=True)
@@ -288,7 +288,7 @@ class Client:
                 appended after it; None: all that is left.
             max_batch, schema, epochs: as of `listen`; ``atomic`` ends at the newest boundary.
         """
-        from streamlease.agent.plain_ways import after, read_plain
+        from streamlease.agent.plain.plain_ways import after, read_plain
 
         own = (self.redis, self.tails, self.spaces, self.agent, self.catalog, self.shown)
         return read_plain(*own, filter, after(since), epochs, max_batch, schema, follow=False)

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
-from streamlease.agent.plain_ways import follow_space
+from streamlease.agent.plain.plain_ways import follow_space
 from streamlease.gateway.core.cursors import Cursor, CursorCodec
 from streamlease.gateway.core.interests import Interests
 from streamlease.gateway.core.recent import Recent
@@ -36,8 +36,8 @@ from streamlease.streams.tasks import Supervisor
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
-    from streamlease.agent.listening import PlainSubscription
-    from streamlease.agent.selecting import PlainBatch
+    from streamlease.agent.plain.listening import PlainSubscription
+    from streamlease.agent.plain.selecting import PlainBatch
     from streamlease.streams.spaces.spaces import Known
 
 LINGER_SECONDS = 30.0

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from streamlease.agent.plain_ways import read_spaces
+from streamlease.agent.plain.plain_ways import read_spaces
 from streamlease.gateway.core.cursors import Cursor, CursorCodec
 from streamlease.gateway.core.questions import AskedMessages, Point
 from streamlease.gateway.core.refusals import FileLostSince, LostSince, TruncatedSince
@@ -30,7 +30,7 @@ from streamlease.streams.spaces.spaces import streams_of
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
-    from streamlease.agent.listening import PlainSubscription
+    from streamlease.agent.plain.listening import PlainSubscription
     from streamlease.streams.spaces.spaces import Space
 
 READERS = 16

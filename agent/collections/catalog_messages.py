@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from streamlease.agent.selecting import PlainBatch
+from streamlease.agent.plain.selecting import PlainBatch
 from streamlease.catalog.items import CatalogItem, check_collection
 from streamlease.catalog.shown import Removal, Shown
 from streamlease.protocol.errors import InvalidOption

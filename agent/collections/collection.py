@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from streamlease.agent.collections.gathering import Gathering
-from streamlease.agent.selecting import check_plain
+from streamlease.agent.plain.selecting import check_plain
 from streamlease.catalog.shown import Removal, Shown
 from streamlease.protocol.epochs.antichains import minimal
 from streamlease.protocol.epochs.order import Epoch

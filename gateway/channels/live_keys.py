@@ -20,7 +20,7 @@ from streamlease.gateway.core.cursors import Cursor, CursorCodec, Places
 from streamlease.gateway.core.interests import Interests
 
 if TYPE_CHECKING:
-    from streamlease.agent.selecting import PlainBatch
+    from streamlease.agent.plain.selecting import PlainBatch
     from streamlease.gateway.feeds import Feed, Feeds
     from streamlease.streams.spaces.spaces import Known
 

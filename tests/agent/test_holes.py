@@ -13,7 +13,7 @@ import redis
 
 from streamlease.admin.facts.group import describe
 from streamlease.agent.client import Client
-from streamlease.agent.plain_ways import follow_space
+from streamlease.agent.plain.plain_ways import follow_space
 from streamlease.protocol.acts import parse
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription

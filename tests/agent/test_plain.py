@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from streamlease.agent import listening as plain
 from streamlease.agent.client import Client
-from streamlease.agent.listening import PlainSubscription
+from streamlease.agent.plain import listening as plain
+from streamlease.agent.plain.listening import PlainSubscription
 from streamlease.protocol.errors import HistoryTruncated, InvalidInput, InvalidTopic, UnknownSpace
 from streamlease.protocol.ids import StreamId
-from streamlease.streams.log import many, merging
+from streamlease.streams.log import keys, many, merging
 from streamlease.streams.log.compacting import Compacted, compact
+from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.spaces.retention import Retention, Trim, trim
-from streamlease.streams.spaces.spaces import SpaceStore
+from streamlease.streams.spaces.spaces import Known, SpaceStore
 from tests.agent.helpers import SECONDS, in_order, publish
 
 ALL = Retention(bytes=1)
@@ -240,3 +241,44 @@ async def test_a_definition_that_is_damaged_meanwhile_ends_nothing(
                     await publisher.send(f"{name}/x", b"%d" % number)
                 await take(f"a/x {number}", f"b/x {number}")
             assert len(set(got)) == len(got), "nothing comes twice"
+
+
+async def test_streams_that_a_definition_names_are_looked_for_until_they_are_there(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plain, "LOOK_SECONDS", 0.05)
+    looked = [0]
+
+    async def recent(store: SpaceStore) -> Known:
+        looked[0] += 1
+        return await store.look()
+
+    monkeypatch.setattr(SpaceStore, "recent", recent)
+    space = await client.create_space("s", ["s/#"], streams=3)
+    late, lost, _ = sorted(space.streams(), key=lambda one: one == space.stream_for("s/there"))
+    topics = {space.stream_for(f"s/{number}"): f"s/{number}" for number in range(100)}
+    await client.redis.delete(keys.stream_meta(late))
+    async with (
+        client.listen("s/#", start="earliest") as listening,
+        asyncio.timeout(SECONDS),
+        client.publisher() as publisher,
+    ):
+
+        async def comes(stream: StreamId) -> None:
+            """It is there after a while, and so is its first message."""
+            before = looked[0]
+            while looked[0] < before + 2:  # it looked and did not find it
+                await publisher.send("s/there", b"")
+                assert [one.topic for one in (await anext(listening)).messages] == ["s/there"]
+            assert str(stream) not in listening.positions
+            await AsyncLog(client.redis).open([stream])
+            while str(stream) not in listening.positions:
+                await publisher.send("s/there", b"")
+                assert [one.topic for one in (await anext(listening)).messages] == ["s/there"]
+            await publisher.send(topics[stream], b"")
+            assert [one.topic for one in (await anext(listening)).messages] == [topics[stream]]
+
+        await comes(late)
+        await client.redis.delete(keys.stream_meta(lost))
+        listening._tails._tails.set_end(lost, 1)  # it reads, and finds nothing
+        await comes(lost)

@@ -11,7 +11,7 @@ import pytest
 
 from streamlease.agent.epochs.epoch_items import EpochBatch
 from streamlease.agent.epochs.epoch_parts import PartRows
-from streamlease.agent.selecting import PlainBatch
+from streamlease.agent.plain.selecting import PlainBatch
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.delivered import Message, Messages, moment
 from streamlease.streams.rows import few_messages, shared_rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlease.agent.places import Place, Places
+from streamlease.agent.plain.plain_places import PlainPlace, PlainPlaces
 from streamlease.protocol.ids import StreamId
 
 
@@ -13,12 +13,12 @@ def stream(generation: int, shard: int = 0, space: str = "s") -> StreamId:
     return StreamId(space, generation, shard)
 
 
-def places(ends: dict[StreamId, int], newest: int = 0) -> Places:
+def places(ends: dict[StreamId, int], newest: int = 0) -> PlainPlaces:
     """Places at the beginning of those streams, which end there."""
-    made = Places(ends.get)
+    made = PlainPlaces(ends.get)
     made.set_newest({one.space: newest for one in ends}, ())
     for one in ends:
-        made.put(one, Place(0))
+        made.put(one, PlainPlace(0))
     made.order()
     return made
 
@@ -31,9 +31,9 @@ def test_what_was_read_to_its_end_is_not_looked_at_until_there_are_news() -> Non
         asked.append(one)
         return ends[one]
 
-    made = Places(next_of)
+    made = PlainPlaces(next_of)
     for one in ends:
-        made.put(one, Place(0))
+        made.put(one, PlainPlace(0))
     assert made.ready(0.0) == [stream(0, 1), stream(0, 2)]
     for one, end in ends.items():
         made.by_stream[one].position = end
@@ -86,10 +86,10 @@ def test_a_stream_that_is_gone_holds_up_nothing() -> None:
 
 
 def test_what_is_read_to_an_end_does_not_wait_for_seals() -> None:
-    made = Places(lambda one: None)
+    made = PlainPlaces(lambda one: None)
     made.set_newest({"s": 1}, ())
-    made.put(stream(0), Place(0, 2))
-    made.put(stream(1), Place(0, 2))
+    made.put(stream(0), PlainPlace(0, 2))
+    made.put(stream(1), PlainPlace(0, 2))
     made.order()
     assert made.ready(0.0) == [stream(0)]
     made.by_stream[stream(0)].position = 2

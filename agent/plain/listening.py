@@ -31,8 +31,8 @@ from collections.abc import (
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from streamlease.agent.places import Place, Places
-from streamlease.agent.selecting import PlainBatch, Selection
+from streamlease.agent.plain.plain_places import PlainPlace, PlainPlaces
+from streamlease.agent.plain.selecting import PlainBatch, Selection
 from streamlease.catalog.shown import Removal, Shown
 from streamlease.protocol.errors import (
     ArchiveUnavailable,
@@ -118,9 +118,10 @@ class PlainSubscription:
         self._schema = None if schema is None else Schema.of(schema)
         self._changed = asyncio.Event()
         self._tails = tails.watch(self._heard)
-        self._places = Places(self._tails.next_of)
+        self._places = PlainPlaces(self._tails.next_of)
         self._seen: Known | None = None
-        """The spaces as they were when streams were looked for last."""
+        """The spaces as they were when all their streams were found; None: they are looked for again."""
+        self._has_epochs = False
         self._reading = ServerReading(redis, f"listening to {selection.name}", self._changed.set)
         self._batches: AsyncGenerator[PlainBatch] | None = None
 
@@ -133,7 +134,6 @@ class PlainSubscription:
         """
         await self._look(await self._spaces.look(), self._start)
         if self._follow:
-            self._tails.set_streams(self._places.by_stream)
             for stream, place in self._places.by_stream.items():
                 self._tails.learn(stream, place.position)  # so that an end that is lost right now is missed
             self._remove = self._shown.subscription(self._selection.name)
@@ -188,8 +188,8 @@ class PlainSubscription:
         there = self._places.by_stream
         kept = seen.damaged.keys() if there else ()
         spaces = self._selection.spaces(seen, kept)
-        if self._need_keepers is not None and self._follow and any(space.epochs for space in spaces):
-            await self._need_keepers()
+        self._has_epochs = any(space.epochs for space in spaces)
+        await self._have_keepers()
         found = {stream for space in spaces for stream in space.streams()}
         self._places.set_newest({space.name: space.newest.number for space in spaces}, kept)
         self._drop([stream for stream in there.keys() - found if stream.space not in kept])
@@ -202,7 +202,14 @@ class PlainSubscription:
             if state.sealed:
                 there[stream].last = state.next
         self._places.order()
-        self._seen = seen
+        if self._follow:
+            self._tails.set_streams(there)
+        # What is named and not there may come yet, or come back.
+        self._seen = seen if new <= known.keys() else None
+
+    async def _have_keepers(self) -> None:
+        if self._need_keepers is not None and self._follow and self._has_epochs:
+            await self._need_keepers()
 
     def _drop(self, gone: Iterable[StreamId]) -> None:
         for stream in gone:
@@ -215,21 +222,21 @@ class PlainSubscription:
     async def _add(self, states: Mapping[StreamId, LogState], start: Start) -> None:
         moments: dict[StreamId, int] = {}
         for stream, state in states.items():
-            place = Place(state.floor, None if self._follow else state.next)
+            place = PlainPlace(state.floor, None if self._follow else state.next)
             if start == "latest":
-                place = Place(state.next, place.end, sliding=False)
+                place = PlainPlace(state.next, place.end, sliding=False)
             elif isinstance(start, int):
-                place = Place(start, place.end, sliding=False)
+                place = PlainPlace(start, place.end, sliding=False)
             elif isinstance(start, datetime):
                 moments[stream] = microseconds(start) - 1
             elif isinstance(start, Mapping) and str(stream) in start:
-                place = Place(start[str(stream)], place.end, sliding=False)
+                place = PlainPlace(start[str(stream)], place.end, sliding=False)
                 after_offset(stream, place.position - 1, state)
             if not place.sliding:
                 state.check_exists(stream, place.position)
             self._places.put(stream, place)
         for stream, offset in (await offsets_after(self._redis, moments)).items():
-            self._places.put(stream, Place(offset, self._places.by_stream[stream].end, sliding=False))
+            self._places.put(stream, PlainPlace(offset, self._places.by_stream[stream].end, sliding=False))
 
     # ------------------------------------------------------------ reading
 
@@ -261,10 +268,10 @@ class PlainSubscription:
             elif asyncio.get_running_loop().time() - looked >= LOOK_SECONDS:
                 looked = asyncio.get_running_loop().time()
                 with contextlib.suppress(UnknownSpace, StoreUnavailable, StoreRefused):
+                    await self._have_keepers()
                     seen = await self._spaces.recent()
                     if seen != self._seen or self._places.has_former:
                         await self._look(seen, "earliest")
-                        self._tails.set_streams(self._places.by_stream)
             elif not found:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_SECONDS):
@@ -292,6 +299,8 @@ class PlainSubscription:
             log.warning("reading %s: %s", stream, error, extra={"stream": str(stream)})
             return
         self._places.remove(stream)
+        self._tails.discard(stream)
+        self._seen = None  # it is looked for again, as long as a definition names it
 
     async def _read_some(self, streams: Sequence[StreamId]) -> None:
         readers = []

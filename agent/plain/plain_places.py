@@ -18,7 +18,7 @@ NextOf = Callable[[StreamId], int | None]
 
 
 @dataclass(slots=True)
-class Place:
+class PlainPlace:
     """How far a stream is read."""
 
     position: int
@@ -59,7 +59,7 @@ class Place:
         return end is not None and self.position >= end
 
 
-class Places:
+class PlainPlaces:
     """The places of all streams of a subscription.
 
     Args:
@@ -68,23 +68,23 @@ class Places:
 
     def __init__(self, next_of: NextOf) -> None:
         self._next_of = next_of
-        self._places: dict[StreamId, Place] = {}
+        self._places: dict[StreamId, PlainPlace] = {}
         self._news: set[StreamId] = set()
         """Streams that may have something to read; of all others it is known that they have not."""
         self._newest: dict[str, int] = {}
         self._former: dict[str, list[StreamId]] = {}
         """By space, streams of generations that were followed and may not be finished: the earliest last."""
 
-    def get(self, stream: StreamId) -> Place | None:
+    def get(self, stream: StreamId) -> PlainPlace | None:
         """The place in a stream; None if it is not read."""
         return self._places.get(stream)
 
     @property
-    def by_stream(self) -> Mapping[StreamId, Place]:
+    def by_stream(self) -> Mapping[StreamId, PlainPlace]:
         """All places."""
         return self._places
 
-    def put(self, stream: StreamId, place: Place) -> None:
+    def put(self, stream: StreamId, place: PlainPlace) -> None:
         """A stream is read from there on."""
         self._places[stream] = place
         self._news.add(stream)
