@@ -263,7 +263,7 @@ def joined(spark: SparkSession, step: dict[str, Any]) -> Any:
     rows = both.selectExpr(ours, theirs, f"array(unix_seconds({ours}_epoch) - 1) as epoch")
     writer = rows.writeStream.format("parquet").option("checkpointLocation", step["checkpoint"])
     if "batches" in step:
-        query = writer.trigger(processingTime="0 seconds").start(step["out"])
+        query = writer.trigger(processingTime="1 second").start(step["out"])  # some is left for the next run
         while query.lastProgress is None or query.lastProgress.batchId < step["batches"]:
             query.awaitTermination(0.05)  # raises what it ended with
         query.stop()

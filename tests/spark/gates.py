@@ -127,7 +127,7 @@ class GatedReader(StreamReader):
         context = TaskContext.get()
         assert context is not None
         attempt = context.attemptNumber()
-        for number, batch in enumerate(super().read(partition)):
+        for number, batch in enumerate(self._parts(partition)):
             self.gate.come_to("reading")
             if self.gate.breaks("reading"):
                 rows = [batch.column(name).to_pylist() for name in ("stream", "offset", "payload")]
@@ -136,6 +136,14 @@ class GatedReader(StreamReader):
                 if attempt == 0 and number:
                     raise RuntimeError("this task fails at its first attempt, in the middle")
             yield batch
+
+    def _parts(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The batches, each in two if tasks are to fail in the middle."""
+        for batch in super().read(partition):
+            half = batch.num_rows // 2 if self.gate.breaks("reading") else 0
+            if half:
+                yield batch.slice(0, half)
+            yield batch.slice(half)
 
 
 class GatedChanges(ChangeStream):

@@ -2,8 +2,9 @@
 
 The argument is ``{"master": MASTER, "conf": {...}, "folder": DIR, "runs": [{OPTION: VALUE}, ...]}``. Each
 run is a query with the same checkpoint and output, from the file ``start-N`` until the file ``stop-N``. The
-source is the product's, made to write a line into ``told`` before it hands a batch on. If there is a file
-``hold``, one task renames it to ``held-PID`` between two batches of a span, and asks for no second one.
+source is the product's, made to write a line into ``told`` for each stream of a batch before it hands that
+on. If there is a file ``hold``, one task renames it to ``held-PID`` between two batches of a span, and asks
+for no second one.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -54,26 +56,37 @@ class TellingReader(StreamReader):
         ends = {part.stream: part.end for part in work.pieces.parts}
         for batch in super().read(partition):
             (number,) = run_blocking(ask(connection(self._options.redis), [("CLIENT", "ID")]))
-            offsets = batch.column("offset").to_pylist()
-            stream = batch.column("stream")[0].as_py()
-            line = {
+            known = {
                 "pid": os.getpid(),
                 "connection": number,
                 "session": work.session,
                 "cut": work.cut,
                 "slot": work.slot,
                 "attempt": task.attemptNumber() if task is not None else None,
+            }
+            last = self._tell(known, batch, ends)
+            yield batch
+            if last["last"] + 1 < last["end"]:
+                self._hold()
+
+    def _tell(self, known: dict[str, Any], batch: pa.RecordBatch, ends: dict[str, int]) -> dict[str, Any]:
+        """Write a line for each stream of the batch, one behind the other; the last one."""
+        first, line = 0, dict[str, Any]()
+        for stream, rows in groupby(batch.column("stream").to_pylist()):
+            some = batch.slice(first, sum(1 for _ in rows))
+            first += some.num_rows
+            offsets = some.column("offset").to_pylist()
+            line = {
+                **known,
                 "stream": stream,
                 "first": offsets[0],
                 "last": offsets[-1],
                 "end": ends[stream],
-                "rows": hashlib.sha256(repr(batch.to_pydict()).encode()).hexdigest(),
+                "rows": hashlib.sha256(repr(some.to_pydict()).encode()).hexdigest(),
             }
             with (self._folder / "told").open("a") as file:
                 file.write(json.dumps(line) + "\n")
-            yield batch
-            if line["last"] + 1 < line["end"]:
-                self._hold()
+        return line
 
     def _hold(self) -> None:
         try:
