@@ -66,7 +66,7 @@ def test_collections_and_two_spaces_that_are_joined_by_their_epochs(
         "out": str(tmp_path / "catalog"),
     }
     more = [{**catalog, "space": name} for name in ("made1", "made2")]
-    *tables, one, two, _, told = run(tmp_path, *steps, *more, {**join, "batches": 2}, join)
+    *tables, one, two, _, told = run(tmp_path, *steps, *more, {**join, "batches": 1}, join)
     check_catalog([one, two], tmp_path / "catalog")
     check_collection(tables, tmp_path / "prices")
     check_join(told["state"], tmp_path / "join")
