@@ -280,7 +280,7 @@ class PlainSubscription:
     async def _went_back(self) -> None:
         """Streams seem to end below what was read: one offset more, so that those who read it see a hole."""
         for stream in [*self._tails.lowered]:
-            place, next = self._places.get(stream), self._tails.next_of(stream)
+            place, next = self._places.by_stream.get(stream), self._tails.next_of(stream)
             if place is not None and next is not None and next < place.position:
                 try:
                     await self._log.never_again(stream, place.position + 1)
@@ -305,7 +305,7 @@ class PlainSubscription:
     async def _read_some(self, streams: Sequence[StreamId]) -> None:
         readers = []
         for stream in streams:
-            place = self._places.get(stream)
+            place = self._places.by_stream.get(stream)
             if place is None:
                 continue
             reader = RangeReader(
@@ -326,7 +326,7 @@ class PlainSubscription:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _took(self, stream: StreamId, outcome: Outcome) -> list[PlainBatch]:
-        place = self._places.get(stream)
+        place = self._places.by_stream.get(stream)
         if place is None:
             return []  # it went meanwhile
         if isinstance(outcome, UnknownSpace):

@@ -75,10 +75,6 @@ class PlainPlaces:
         self._former: dict[str, list[StreamId]] = {}
         """By space, streams of generations that were followed and may not be finished: the earliest last."""
 
-    def get(self, stream: StreamId) -> PlainPlace | None:
-        """The place in a stream; None if it is not read."""
-        return self._places.get(stream)
-
     @property
     def by_stream(self) -> Mapping[StreamId, PlainPlace]:
         """All places."""

@@ -27,7 +27,7 @@ def read_small(redis: BlockingRedis, ranges: Sequence[Wanted]) -> Iterator[Share
     that is to be read alone.
 
     Args:
-        ranges: not empty; all want the same columns of every message.
+        ranges: all want the same columns of every message.
     """
     pace, place = Pace(), 0
     while place < len(ranges):
@@ -56,7 +56,7 @@ class Pace:
 
     def counts(self, ranges: Sequence[Wanted], place: int) -> list[int]:
         """How many to ask for of the range at `place` and of those behind it that are asked for with it; none
-        if the range has too much for that."""
+        if the range has too much for that, or nothing."""
         counts: list[int] = []
         left = self._most
         for one in ranges[place : place + MOST_COUNT]:
