@@ -38,6 +38,7 @@ from streamlease.protocol.errors import (
 )
 from streamlease.protocol.ids import random_token
 from streamlease.registry import hosts
+from streamlease.registry.groups import Groups
 from streamlease.registry.leadership import LeadershipConfig, LeaderWatch
 from streamlease.registry.mail.neighbours import Neighbours
 from streamlease.registry.mail.postbox import Postbox
@@ -104,10 +105,16 @@ class LeaderHost:
         self._postbox = Postbox(redis, self.id, self._loops, neighbours=self._neighbours)
         self._hand_out = HandOut(redis, self.id, self._runners, self._postbox, self._beat_once)
         # One that is registered hears of each definition that changes, so its loops may share what they read.
-        spaces = SpaceStore(redis) if config.registered else None
+        spaces = SpaceStore(redis)
+        self._groups = Groups(redis, spaces)
         self._renewing = Renewing(redis, self.id, config.leadership, self._runners, self._loops)
         self._upkeep = Upkeep(
-            redis, self._runners, lambda: self._reception.heard, self._loops, spaces, self._renewing.ahead
+            redis,
+            self._runners,
+            lambda: self._reception.heard,
+            self._loops,
+            self._groups,
+            self._renewing.ahead,
         )
         others = OtherLeaders(redis, self.id, config.leadership, self._runners, self._loops)
         self._candidates = Candidates(
@@ -141,7 +148,9 @@ class LeaderHost:
             place,
             self._single,
         )
-        self._chores = Chores(redis, self.id, config.retention_interval, spaces)
+        self._chores = Chores(
+            redis, self.id, config.retention_interval, spaces if config.registered else None
+        )
         self._exporter = Exporter(redis, self.id, now_ms)
         self._since = 0
         """When it began, in milliseconds of the clock of Redis."""
@@ -297,6 +306,7 @@ class LeaderHost:
             self.config.leadership,
             self._upkeep.look_soon,
             lineage,
+            self._groups,
             deaf,
         )
         self._runners[group] = runner

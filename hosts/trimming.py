@@ -39,6 +39,7 @@ from streamlease.registry.groups import Groups
 from streamlease.registry.leadership import Candidacy, LeadershipConfig
 from streamlease.streams.collections.snapshots import StoredSnapshot, newest_snapshots
 from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.spaces.matching import SpacesByFilter
 from streamlease.streams.spaces.retention import (
     NOTHING_NEWER,
     Newer,
@@ -78,7 +79,7 @@ class Round:
 def expiry_of(group: GroupProgress, spaces: Iterable[Space]) -> int:
     """After how many idle milliseconds the group holds nothing; 0: never.
 
-    Its own setting counts, else the longest of its spaces'.
+    Its own setting counts, else the longest of its spaces' (`spaces` may have others).
     """
     if group.expiry_ms is not None:
         return group.expiry_ms
@@ -88,10 +89,13 @@ def expiry_of(group: GroupProgress, spaces: Iterable[Space]) -> int:
 
 def overdue(holds: Holds, spaces: Sequence[Space]) -> list[GroupProgress]:
     """Groups that hold data, though they were idle for longer than their expiry. Pure."""
+    matching = SpacesByFilter(spaces)
     return [
         group
         for group in holds.groups
-        if group.expired_at is None and holds.behind(group) and 0 < expiry_of(group, spaces) < group.idle_ms
+        if group.expired_at is None
+        and holds.behind(group)
+        and 0 < expiry_of(group, matching.of(group.subscription.filter)) < group.idle_ms
     ]
 
 
@@ -277,13 +281,9 @@ class Retainer:
         held = await kept(self._redis, [stream for space in spaces for stream in space.streams()])
         trims: list[Trim] = []
         for space in spaces:
-            own = {
-                stream: Newer(one.state.next, one.state.bytes)
-                for stream, one in held.items()
-                if stream.space == space.name
-            }
-            newer = standing_behind(space.predecessors(), own)
             streams = [stream for stream in space.streams() if stream in held]
+            own = {s: Newer(held[s].state.next, held[s].state.bytes) for s in streams}
+            newer = standing_behind(space.predecessors(), own)
             sizes = [held[stream].state.bytes for stream in streams]
             behind = [newer.get(stream, NOTHING_NEWER) for stream in streams]
             for stream, keep, one in zip(streams, in_memory(space, sizes, behind), behind, strict=True):

@@ -29,7 +29,7 @@ from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.redis.connection import AsyncRedis, ask
 from streamlease.streams.redis.per_server import PerServer
-from streamlease.streams.spaces.spaces import Known, SpaceStore
+from streamlease.streams.spaces.spaces import Known
 from streamlease.streams.tasks import Supervisor, task_failed
 
 log = logging.getLogger(__name__)
@@ -58,11 +58,11 @@ class Upkeep:
         runners: Mapping[str, Runner],
         heard: Callable[[], int | None],
         tasks: Supervisor,
-        spaces: SpaceStore | None = None,
+        groups: Groups | None = None,
         told_ahead: Callable[[], int | None] = lambda: None,
     ) -> None:
         """Args:
-        spaces: those of the whole host; None: its own.
+        groups: those of the whole host; None: its own.
         told_ahead: by how many milliseconds the clock of Redis is ahead of this process' own, if that is
             known anyway; else it is asked for.
         """
@@ -70,7 +70,7 @@ class Upkeep:
         self._runners = runners
         self._heard = heard
         self._told_ahead = told_ahead
-        self._groups = Groups(redis, spaces)
+        self._groups = groups or Groups(redis)
         self._log = AsyncLog(redis)
         self._begun = asyncio.Event()
         self._wall_ahead: int | None = None

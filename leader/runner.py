@@ -90,6 +90,8 @@ class Runner:
     """Called once it knows the journal, and is to be told which streams there are."""
     lineage: str = ""
     """Of the data in which the term was issued."""
+    groups: Groups | None = None
+    """Those of the whole host; None: its own."""
     deaf: int = 0
     """For how long (ms) no leader had heard anybody when the term began."""
     over: bool = False
@@ -174,7 +176,7 @@ class Runner:
         self._fenced = asyncio.get_running_loop().create_future()
         main: asyncio.Task[str] | None = None
         try:
-            main = asyncio.create_task(self._lead(Groups(self.redis)))
+            main = asyncio.create_task(self._lead(self.groups or Groups(self.redis)))
             await asyncio.wait([main, self._fenced], return_when=asyncio.FIRST_COMPLETED)
             if not main.done():
                 metrics.FENCED.inc()

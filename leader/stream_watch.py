@@ -26,6 +26,7 @@ class StreamWatch:
     declaration: Declaration
     journal: Journal
     """Must be as durable as the spaces of the streams ask for."""
+    known: Known | None = None
     shape: Shape | None = None
     passed: int = 0
     complete: bool = True
@@ -41,18 +42,22 @@ class StreamWatch:
         Raises:
             StoreUnavailable, StoreRefused, Indefinite: look again.
         """
+        if known is self.known and passed == self.passed and self.complete:
+            return None
         shared = self.declaration.shared
-        shape = shape_of(known.matched(shared.filter).listed)
+        shape = shape_of(known.matching(shared.filter))
         unread = frozenset(known.damaged)
         changed = (shape != self.shape and (shape or self.shape)) or unread != self.unread
         if not changed and passed == self.passed and self.complete:
+            self.known = known
             return None
-        self.journal.durability = await self.groups.durability(shared)
+        self.journal.durability = await self.groups.durability(shared, known)
         found, so_far = NOTHING, dict[str, int]()
         if shape or unread:
             with contextlib.suppress(UnknownSpace):  # gone in this very moment
-                found = await self.groups.listing(self.declaration)
+                found = await self.groups.listing(self.declaration, known)
                 removed = [stream for stream, floor in found.floors.items() if floor]
                 so_far = await committed(self.redis, shared.id, removed)
-        self.shape, self.passed, self.complete, self.unread = shape, passed, found.complete, found.unread
+        self.known, self.shape, self.passed = known, shape, passed
+        self.complete, self.unread = found.complete, found.unread
         return StreamsListed(found.starts, found.floors, found.ends, found.predecessors, found.unread, so_far)

@@ -23,6 +23,7 @@ from streamlease.registry.groups import Declaration, Groups
 from streamlease.registry.pulses import Pulse
 from streamlease.streams.redis.always import ask_always
 from streamlease.streams.redis.connection import AsyncRedis, Command, ask
+from streamlease.streams.spaces.matching import SpacesByFilter
 from streamlease.streams.spaces.spaces import Space
 
 PAGE = 64
@@ -195,8 +196,9 @@ async def needs(redis: AsyncRedis, groups: Groups, spaces: Sequence[Space]) -> l
         StoreUnavailable, StoreRefused.
     """
     wanted: dict[SharedSubscription, list[StreamId]] = {}
+    matching = SpacesByFilter(spaces)
     for subscription in await groups.list():
-        streams = [s for space in spaces if space.intersects(subscription.filter) for s in space.streams()]
+        streams = [s for space in matching.of(subscription.filter) for s in space.streams()]
         if streams:
             wanted[subscription] = streams
     return await read(redis, wanted)
@@ -221,16 +223,21 @@ class Holds:
 
     ends: Mapping[StreamId, int]
     """``next`` of each stream, read *before* the groups: a group declared later begins at or above it."""
-    groups: Sequence[GroupProgress] = field(default_factory=list)
+    groups: Sequence[GroupProgress] = ()
+    _least: dict[StreamId, Hold] = field(init=False, default_factory=dict)
+    """Of streams that groups need something of: the first of the groups that need most of it."""
+
+    def __post_init__(self) -> None:
+        for group in self.groups:
+            if group.expired_at is None:
+                for stream, need in group.needs.items():
+                    if stream not in self._least or need < self._least[stream].limit:
+                        self._least[stream] = Hold(need, group)
 
     def of(self, stream: StreamId) -> Hold:
         """Who needs most of the stream; expired groups need nothing."""
-        hold = Hold(self.ends[stream])
-        for group in self.groups:
-            need = group.needs.get(stream)
-            if need is not None and group.expired_at is None and need < hold.limit:
-                hold = Hold(need, group)
-        return hold
+        end, held = self.ends[stream], self._least.get(stream)
+        return held if held is not None and held.limit < end else Hold(end)
 
     def behind(self, group: GroupProgress) -> bool:
         """Whether the group has not consumed all of its streams."""

@@ -119,10 +119,16 @@ class Groups:
         spaces = await self._spaces.for_filter(subscription.filter, partly=True)
         return [stream for space in spaces for stream in space.streams()]
 
-    async def durability(self, subscription: SharedSubscription) -> tuple[Durability, ...]:
-        """What satisfies the durability of every space of the subscription; nothing if it has none."""
-        matched = (await self._spaces.look()).matched(subscription.filter)
-        return strongest(space.promised for space in matched.listed)
+    async def durability(
+        self, subscription: SharedSubscription, known: Known | None = None
+    ) -> tuple[Durability, ...]:
+        """What satisfies the durability of every space of the subscription; nothing if it has none.
+
+        Args:
+            known: all spaces, if who asks has just read them.
+        """
+        known = known if known is not None else await self._spaces.look_with_others()
+        return strongest(space.promised for space in known.matching(subscription.filter))
 
     async def declare(
         self,
@@ -362,13 +368,16 @@ class Groups:
         """All spaces, as they are now: what the shapes of all subscriptions are made of."""
         return await self._spaces.look()
 
-    async def listing(self, declaration: Declaration) -> StreamListing:
+    async def listing(self, declaration: Declaration, known: Known | None = None) -> StreamListing:
         """The streams of the subscription as they are now, and their order.
+
+        Args:
+            known: all spaces, if who asks has just read them.
 
         Raises:
             UnknownSpace: no space has topics that the filter matches, and all definitions can be read.
         """
-        known = await self._spaces.look()
+        known = known if known is not None else await self._spaces.look()
         if known.damaged:
             spaces = known.matched(declaration.shared.filter).listed
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import combinations
 from typing import TYPE_CHECKING
 
 from streamlease.admin.doctor.findings import Finding, Level, some
@@ -66,6 +65,7 @@ def _overlapping(known: Known) -> list[str]:
     """Spaces that share topics: one was created while the definition of the other could not be read."""
     return [
         f"{one.name} and {other.name}"
-        for one, other in combinations(known.listed, 2)
-        if any(one.intersects(filter) for filter in other.topics)
+        for one in known.listed
+        for other in {space.name: space for filter in one.topics for space in known.matching(filter)}.values()
+        if one.name < other.name
     ]

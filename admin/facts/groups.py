@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from streamlease.protocol.topics import SharedSubscription
     from streamlease.registry.group_needs import GroupProgress
     from streamlease.registry.leadership import LeaderRecord
-    from streamlease.streams.spaces.spaces import Space
+    from streamlease.streams.spaces.spaces import Known
 
 
 class LeaderRow(FactRow):
@@ -58,18 +58,17 @@ async def summaries(
     Raises:
         StoreUnavailable, StoreRefused.
     """
-    spaces = (await client.spaces.look()).listed
-    found, damaged = await readable(groups, lambda some: _summaries(client, spaces, some))
+    known = await client.spaces.look()
+    found, damaged = await readable(groups, lambda some: _summaries(client, known, some))
     unread = [DamagedRow(name=str(one), why=why) for one, why in damaged.items()]
     return [found[one] for one in groups if one in found], unread
 
 
 async def _summaries(
-    client: Client, spaces: Sequence[Space], groups: Sequence[SharedSubscription]
+    client: Client, known: Known, groups: Sequence[SharedSubscription]
 ) -> dict[SharedSubscription, GroupSummary]:
     wanted = {
-        one: [stream for space in spaces if space.intersects(one.filter) for stream in space.streams()]
-        for one in groups
+        one: [stream for space in known.matching(one.filter) for stream in space.streams()] for one in groups
     }
     leaders = await leadership.read_all(client.redis, [one.id for one in groups])
     for leader in leaders.values():

@@ -297,7 +297,7 @@ class Board:
             group.summarize(
                 self._follower.groups[shared.id].state,
                 leaders[shared.id],
-                self._matching.names(shared.filter),
+                [space.name for space in self._matching.of(shared.filter)],
                 rates[name],
                 0.0 if group.lag[-1][1] == 0 else self._ages.get(name),
                 None if self._processes is None else consumers.get(name, 0),
@@ -310,7 +310,7 @@ class Board:
         for group in self.groups.values():
             shared = group.subscription
             if not self._follower.groups[shared.id].state.streams:
-                matched = [by_name[name] for name in self._matching.names(shared.filter)]
+                matched = [by_name[space.name] for space in self._matching.of(shared.filter)]
                 room -= sum(len(self._streams_of(space)) for space in matched)
                 if room < 0:
                     break

@@ -29,6 +29,7 @@ from streamlease.streams.log.state import LogState
 from streamlease.streams.log.times import server_time
 from streamlease.streams.redis.connection import AsyncRedis, ask
 from streamlease.streams.redis.damaged import readable
+from streamlease.streams.spaces.matching import SpacesByFilter
 from streamlease.streams.spaces.spaces import Space, SpaceStore
 
 PAGE = 64
@@ -79,19 +80,20 @@ class StreamsOfGroups:
         self.ages = Ages()
         """Since when messages wait there."""
         self._spaces: Sequence[Space] = ()
+        self._matching = SpacesByFilter(())
         self._found: dict[SharedSubscription, list[StreamId]] = {}
 
     def look(self, spaces: Sequence[Space]) -> None:
         """These are all spaces."""
         if spaces != self._spaces:
-            self._spaces = spaces
+            self._spaces, self._matching = spaces, SpacesByFilter(spaces)
             self._found.clear()
 
     def of(self, groups: Sequence[SharedSubscription]) -> dict[SharedSubscription, list[StreamId]]:
         """The streams of each of these groups."""
         for one in groups:
             if one not in self._found:
-                matched = [space for space in self._spaces if space.intersects(one.filter)]
+                matched = self._matching.of(one.filter)
                 self._found[one] = [stream for space in matched for stream in space.streams()]
         return {one: self._found[one] for one in groups}
 

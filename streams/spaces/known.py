@@ -17,11 +17,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any
 
 from streamlease.protocol.errors import InvalidInput, SpaceConflict, UnknownSpace, Unsupported
 from streamlease.protocol.topics import check_filter, intersect, matches
 from streamlease.streams.spaces.definitions import Space, Spaces, check_disjoint, no_space, parse_definition
+from streamlease.streams.spaces.matching import SpacesByFilter
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +48,22 @@ class Damaged:
         )
 
 
-class Known(NamedTuple):
+@dataclass(frozen=True)
+class Known:
     """All spaces at one moment, by name."""
 
     spaces: Mapping[str, Space]
     damaged: Mapping[str, Damaged]
+    definitions: Sequence[bytes] = ()
+    """What they were read from."""
+
+    @cached_property
+    def _matching(self) -> SpacesByFilter:
+        return SpacesByFilter(self.listed)
+
+    def matching(self, filter: str) -> Spaces:
+        """The spaces that can be read, by name, that have topics which `filter`, or this topic, matches."""
+        return self._matching.of(filter)
 
     @property
     def listed(self) -> Spaces:
@@ -76,9 +89,8 @@ class Known(NamedTuple):
         Raises:
             UnknownSpace: none covers it. Unsupported: that of a damaged definition does.
         """
-        for space in self.spaces.values():
-            if space.covers(topic):
-                return space
+        for space in self.matching(topic):
+            return space
         for one in self.damaged.values():
             if any(matches(filter, topic) for filter in one.topics):
                 raise one.error
@@ -110,7 +122,7 @@ class Known(NamedTuple):
     def matched(self, filter: str) -> Known:
         """Of both kinds those that may have topics which `filter` matches; unreadable topics may be any."""
         return Known(
-            {name: space for name, space in self.spaces.items() if space.intersects(filter)},
+            {space.name: space for space in self.matching(filter)},
             {
                 name: one
                 for name, one in self.damaged.items()
@@ -141,21 +153,31 @@ class Known(NamedTuple):
         return f" (the definition of space {unread[0]} cannot be read)" if unread else ""
 
 
-def read_definitions(flat: Sequence[bytes]) -> Known:
+def read_definitions(flat: Sequence[bytes], before: Known | None = None) -> Known:
     """What the hash of definitions says.
 
     Args:
         flat: name, definition, name, definition, ... as ``HGETALL`` gives them.
+        before: what it said when it was read last. If it still does, this is returned; else only what changed
+            is read anew.
     """
+    if before is not None and before.definitions == flat:
+        return before
     spaces: dict[str, Space] = {}
     damaged: dict[str, Damaged] = {}
+    former = (
+        {} if before is None else dict(zip(before.definitions[::2], before.definitions[1::2], strict=True))
+    )
     for key, text in zip(flat[::2], flat[1::2], strict=True):
         name = key.decode("utf-8", "backslashreplace")
+        if before is not None and name in before.spaces and former.get(key) == text:
+            spaces[name] = before.spaces[name]
+            continue
         try:
             spaces[name] = parse_definition(name, text)
         except Unsupported as error:
             damaged[name] = Damaged(name, str(error), key, _topics(text))
-    return Known(spaces, damaged)
+    return Known(spaces, damaged, flat)
 
 
 def _topics(text: bytes) -> tuple[str, ...]:

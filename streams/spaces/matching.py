@@ -1,4 +1,4 @@
-"""Which spaces have topics that a filter matches, for many filters: without comparing each with each. Pure.
+"""Which spaces have topics that a filter matches, for many filters and spaces: only a few are compared. Pure.
 
 Two filters can match the same topic only if the levels before their first wildcards agree as far as both go:
 the one begins with the other. So spaces are found by those levels, and only these few are compared.
@@ -13,7 +13,11 @@ from streamlease.streams.spaces.definitions import Space
 
 
 class SpacesByFilter:
-    """Finds them; a filter that was asked for is remembered."""
+    """Finds them.
+
+    Args:
+        spaces: all of them, in the order in which they are to be found.
+    """
 
     def __init__(self, spaces: Sequence[Space]) -> None:
         self._spaces = spaces
@@ -21,7 +25,6 @@ class SpacesByFilter:
         """Places of the spaces whose topics begin with exactly these levels."""
         self._below: dict[tuple[str, ...], set[int]] = defaultdict(set)
         """The same of those that begin with these levels, and perhaps more."""
-        self._known: dict[str, list[str]] = {}
         for place, space in enumerate(spaces):
             for topic in space.topics:
                 levels = _begin(topic)
@@ -35,21 +38,17 @@ class SpacesByFilter:
             (one.name, one.topics) for one in self._spaces
         ]
 
-    def names(self, filter: str) -> list[str]:
-        """The names of the spaces of which `filter` matches some topic, in their order."""
-        found = self._known.get(filter)
-        if found is None:
-            levels = _begin(filter)
-            places = set(self._below.get(levels, ()))
-            for length in range(len(levels)):
-                places |= self._at.get(levels[:length], set())
-            found = [self._spaces[n].name for n in sorted(places) if self._spaces[n].intersects(filter)]
-            self._known[filter] = found
-        return found
+    def of(self, filter: str) -> list[Space]:
+        """The spaces of which `filter`, which may be a topic, matches some topic, in their order."""
+        levels = _begin(filter)
+        places = set(self._below.get(levels, ()))
+        for length in range(len(levels)):
+            places.update(self._at.get(levels[:length], ()))
+        return [space for space in map(self._spaces.__getitem__, sorted(places)) if space.intersects(filter)]
 
 
 def _begin(filter: str) -> tuple[str, ...]:
-    """The levels before the first wildcard."""
-    levels = filter.split("/")
-    wild = next((place for place, level in enumerate(levels) if level in ("+", "#")), len(levels))
-    return tuple(levels[:wild])
+    """The levels before the first wildcard, which is a level of its own."""
+    begin = filter.partition("#")[0].partition("+")[0]
+    levels = begin.split("/")
+    return tuple(levels if begin == filter else levels[:-1])

@@ -238,6 +238,14 @@ class SpaceStore:
         """
         return (await self._table.read_all()).known
 
+    async def look_with_others(self) -> Known:
+        """What `look` finds; all who ask while it is being read share the next reading.
+
+        Raises:
+            StoreUnavailable, StoreRefused.
+        """
+        return (await self._table.read_next()).known
+
     async def recent(self) -> Known:
         """What `look` finds, as of a second ago at most; all who want it within that second are one question.
 

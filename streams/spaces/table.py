@@ -7,7 +7,7 @@ precondition; if anybody was faster, nothing is written, and it reads again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from streamlease.protocol.errors import NotDurable, StoreRefused, StreamleaseError
@@ -54,6 +54,8 @@ class DefinitionTable:
         self._redis = redis
         self._wait_seconds = wait_seconds
         self._newest: Definitions | None = None
+        self._known: Known | None = None
+        """What was read last, which may be out of date."""
         self._reading: asyncio.Future[Definitions] | None = None
         """What is being read now, for all who look for the space of a topic."""
 
@@ -74,7 +76,7 @@ class DefinitionTable:
         """
         asked_at = clock.seconds()
         (definitions,) = await ask(self._redis, [("HGETALL", SPACE_DEFINITIONS)])
-        self._newest = Definitions(None, read_definitions(definitions), asked_at)
+        self._newest = Definitions(None, self._read(definitions), asked_at)
         return self._newest
 
     async def read_together(self) -> Definitions:
@@ -100,6 +102,17 @@ class DefinitionTable:
             self._reading = None
             reading.cancel()
 
+    async def read_next(self) -> Definitions:
+        """All definitions as they are now; whoever asks while they are being read shares the next reading.
+
+        Raises:
+            StoreUnavailable, StoreRefused: as `read_all`.
+        """
+        called = clock.seconds()
+        while (found := await self.read_together()).read_at < called:
+            pass  # they were asked for before
+        return found
+
     async def read(self, name: str) -> tuple[Definitions, int]:
         """All definitions with their version, and the highest generation that `name` ever used, -1 if none.
 
@@ -112,8 +125,12 @@ class DefinitionTable:
         ]
         asked_at = clock.seconds()
         version, definitions, used = await ask(self._redis, commands)
-        self._newest = Definitions(number(SPACE_VERSION, version), read_definitions(definitions), asked_at)
+        self._newest = Definitions(number(SPACE_VERSION, version), self._read(definitions), asked_at)
         return self._newest, number(SPACE_GENERATIONS, used, -1)
+
+    def _read(self, definitions: Sequence[bytes]) -> Known:
+        self._known = read_definitions(definitions, self._known)
+        return self._known
 
     async def write(self, seen: Definitions, name: str | bytes, text: str, generation: int) -> bool:
         """Write a definition; False if another one changed since `seen` was read. No text: remove it."""

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from streamlease.hosts.host import HostConfig, LeaderHost
+from streamlease.streams.spaces.definitions import Space
 from streamlease.testing.loops import Timeline
 from streamlease.testing.memory_connection import connect, connect_redis
 from streamlease.testing.memory_server import MemoryServer
@@ -64,10 +65,14 @@ class Stage:
                 self.subscribed += 1
             await asyncio.Event().wait()
 
-    def commands(self) -> int:
-        """Those of a minute, once all is quiet."""
+    def rest(self) -> None:
+        """Until all is quiet."""
         assert self.timeline.run(self.timeline.now + MINUTE, lambda: self.subscribed == self.wanted)
         self.timeline.run(self.timeline.now + MINUTE)
+
+    def commands(self) -> int:
+        """Those of a minute, once all is quiet."""
+        self.rest()
         before = self.server.commands
         self.timeline.run(self.timeline.now + MINUTE)
         return self.server.commands - before
@@ -86,3 +91,29 @@ def test_what_a_hundred_groups_cost_at_rest_is_little_more_than_what_one_costs(l
     few, many = commands(processes, layout), commands(GROUPS, layout)
     assert many - few <= MORE * (hosts + processes) * MINUTE
     assert many <= (MOST - QUEUE * hosts) * MINUTE
+
+
+def test_groups_at_rest_are_not_compared_with_spaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand of both would be a million filters, again and again; a new space is compared with few."""
+    compared = 0
+    intersects = Space.intersects
+
+    def counted(self: Space, filter: str) -> bool:
+        nonlocal compared
+        compared += 1
+        return intersects(self, filter)
+
+    with Timeline() as timeline:
+        stage = Stage(timeline, 20, 1, 1)
+        stage.rest()
+        monkeypatch.setattr(Space, "intersects", counted)
+        timeline.run(timeline.now + MINUTE)
+        assert compared == 0
+
+        async def create() -> None:
+            async with connect(stage.server) as client:
+                await client.create_space("one_more", ["t/more/#"], streams=STREAMS)
+
+        timeline.process("operator").start(create())
+        timeline.run(timeline.now + MINUTE)
+        assert 20 <= compared <= 60, "each leader looked which of all are its own"

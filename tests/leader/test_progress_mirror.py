@@ -33,7 +33,7 @@ from streamlease.registry.leadership import Candidacy, LeadershipConfig
 from streamlease.registry.stream_listing import StreamListing
 from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.redis.connection import AsyncRedis, ask, connect
-from streamlease.streams.spaces.spaces import SpaceStore
+from streamlease.streams.spaces.spaces import Known, SpaceStore
 from tests.leader.mirrored import change, free, held, leased
 
 SUB = SharedSubscription("g", "a/#")
@@ -140,8 +140,8 @@ async def test_how_far_streams_are_is_read_after_what_was_removed_of_them(
     groups, commits = Groups(redis), GroupCommits(redis, GROUP)
     listing = groups.listing
 
-    async def and_then_its_owner_commits(declaration: Declaration) -> StreamListing:
-        found = await listing(declaration)
+    async def and_then_its_owner_commits(declaration: Declaration, known: Known) -> StreamListing:
+        found = await listing(declaration, known)
         assert await commits.write([StreamCommit(str(S0), 1, 6), StreamCommit(str(S1), 1, 8)]) == [True, True]
         return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
@@ -443,6 +444,31 @@ def test_the_limit_is_the_least_need() -> None:
     assert (holds.of(STREAM).limit, holds.of(STREAM).holder) == (3, "$shared/y/a/#")
     assert (Holds({STREAM: 10}).of(STREAM).limit, Holds({STREAM: 10}).of(STREAM).holder) == (10, "")
     assert Holds({STREAM: 10}, [group("done", 10)]).of(STREAM).holder == ""
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_holder_of_each_stream_is_the_first_group_that_needs_most_of_it(seed: int) -> None:
+    rolls = random.Random(seed)
+    streams = [StreamId("s", 0, shard) for shard in range(12)]
+    groups = [
+        GroupProgress(
+            SharedSubscription(f"g{number}", "a/#"),
+            {stream: rolls.randrange(12) for stream in rolls.sample(streams, rolls.randrange(12))},
+            0,
+            rolls.choice([None, None, 1]),
+            None,
+            0,
+        )
+        for number in range(20)
+    ]
+    holds = Holds({stream: rolls.randrange(12) for stream in streams}, groups)
+    for stream in streams:
+        having = [one for one in groups if one.expired_at is None and stream in one.needs]
+        needing = [one for one in having if one.needs[stream] < holds.ends[stream]]
+        least = min(needing, key=lambda one: one.needs[stream], default=None)
+        found = holds.of(stream)
+        assert found.group is least
+        assert found.limit == (holds.ends[stream] if least is None else least.needs[stream])
 
 
 def test_who_is_overdue() -> None:

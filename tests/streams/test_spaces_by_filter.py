@@ -29,8 +29,9 @@ def test_they_are_those_that_comparing_all_finds(seed: int) -> None:
     found = SpacesByFilter(spaces)
     for _ in range(100):
         filter = some_filter(rolls)
-        assert found.names(filter) == [one.name for one in spaces if one.intersects(filter)], filter
-        assert found.names(filter) == found.names(filter)
+        assert found.of(filter) == [one for one in spaces if one.intersects(filter)], filter
+        topic = filter.replace("+", "a").replace("#", "b")
+        assert found.of(topic) == [one for one in spaces if one.covers(topic)], topic
     assert found.is_of([*spaces])
     assert not found.is_of(spaces[1:])
 
@@ -47,5 +48,5 @@ def test_few_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Space, "intersects", counted)
     for number in range(1000):
-        assert found.names(f"many/{number}/#") == [f"s{number}"]
+        assert found.of(f"many/{number}/#") == [spaces[number]]
     assert compared == 1000
