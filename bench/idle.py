@@ -26,6 +26,12 @@ from bench.frame import Frame, Table
 from bench.leaders import hosts_of, spawn
 
 GROUPS = (1, 10, 100)
+MANY = (300, 1000)
+"""So many groups in one process, also until all streams are held."""
+
+EPOCHS = (1, 500)
+"""So many spaces with epochs, of which one host is the keeper."""
+
 STREAMS = 4
 """Of each group's space."""
 
@@ -48,7 +54,7 @@ LAYOUTS = {
 
 
 def measure(frame: Frame) -> Iterator[Table]:
-    """How the cost grows with the groups; then, for the most groups, which commands it is."""
+    """How the cost grows with the groups, and which commands it is; then many groups, and many keepers."""
     table = Table(
         "Groups at rest",
         ("", "groups", "commands/s", "processor time of one core: all processes", "of Redis"),
@@ -68,6 +74,43 @@ def measure(frame: Frame) -> Iterator[Table]:
     for name in sorted(names, key=lambda name: -max(rates.get(name, 0) for rates in by_command.values())):
         most.rows.append((name, *(f"{by_command[layout].get(name, 0):.1f}" for layout in LAYOUTS)))
     yield most
+    yield _many(frame)
+    yield _keepers(frame)
+
+
+def _many(frame: Frame) -> Table:
+    table = Table(
+        "Many groups with a space each, in one process",
+        ("groups", "s until all streams are held", "commands/s", "processor time of one core"),
+    )
+    for groups in MANY:
+        with frame.server() as url:
+            began = time.monotonic()
+            with _consumers(url, "embedded", [range(groups)]) as pids:
+                held = time.monotonic() - began
+                rates, own, _ = asyncio.run(_costs(url, pids))
+        table.rows.append((str(groups), f"{held:.1f}", f"{sum(rates.values()):,.0f}", f"{own:.1%}"))
+    return table
+
+
+def _keepers(frame: Frame) -> Table:
+    table = Table(
+        "Spaces with epochs to which nobody publishes, and one host",
+        ("spaces", "commands/s", "processor time of one core: host", "of Redis"),
+    )
+    for spaces in EPOCHS:
+        with frame.server() as url:
+            rates, own, server = asyncio.run(_kept(url, spaces))
+        table.rows.append((str(spaces), f"{sum(rates.values()):,.0f}", f"{own:.1%}", f"{server:.1%}"))
+    return table
+
+
+async def _kept(url: str, spaces: int) -> tuple[dict[str, float], float, float]:
+    async with streamlease.connect(url, embedded=False) as client:
+        for number in range(spaces):
+            await client.create_space(f"idle{number}", [f"idle/{number}/#"], streams=STREAMS, epochs=1)
+    async with hosts_of(url, 1) as hosts:
+        return await _costs(url, [host.pid for host, _ in hosts])
 
 
 async def _at_rest(url: str, layout: str, groups: int) -> tuple[dict[str, float], float, float]:
@@ -82,20 +125,25 @@ async def _at_rest(url: str, layout: str, groups: int) -> tuple[dict[str, float]
             kind, shares = ("redis-py" if layout == "redis-py" else "embedded"), 1
         numbers = [range(share, groups, shares) for share in range(shares)]
         pids += stack.enter_context(await asyncio.to_thread(_consumers, url, kind, numbers))
-        counter = Counter(url)
-        with redis.Redis.from_url(url) as client:
-            server = psutil.Process(client.info("server")["process_id"])
-        processes = [psutil.Process(pid) for pid in pids]
-        await asyncio.sleep(SETTLE_SECONDS)
-        counter.since()
-        before, began = [sum(one.cpu_times()[:2]) for one in (*processes, server)], time.monotonic()
-        await asyncio.sleep(REST_SECONDS)
-        calls, seconds = counter.since(), time.monotonic() - began
-        spent = [
-            sum(one.cpu_times()[:2]) - first for one, first in zip((*processes, server), before, strict=True)
-        ]
-        rates = {name.removeprefix("cmdstat_"): count / seconds for name, count in calls.items() if count}
-        return rates, sum(spent[:-1]) / seconds, spent[-1] / seconds
+        return await _costs(url, pids)
+
+
+async def _costs(url: str, pids: Sequence[int]) -> tuple[dict[str, float], float, float]:
+    """As `_at_rest`, of these processes, once they have come to rest."""
+    counter = Counter(url)
+    with redis.Redis.from_url(url) as client:
+        server = psutil.Process(client.info("server")["process_id"])
+    processes = [psutil.Process(pid) for pid in pids]
+    await asyncio.sleep(SETTLE_SECONDS)
+    counter.since()
+    before, began = [sum(one.cpu_times()[:2]) for one in (*processes, server)], time.monotonic()
+    await asyncio.sleep(REST_SECONDS)
+    calls, seconds = counter.since(), time.monotonic() - began
+    spent = [
+        sum(one.cpu_times()[:2]) - first for one, first in zip((*processes, server), before, strict=True)
+    ]
+    rates = {name.removeprefix("cmdstat_"): count / seconds for name, count in calls.items() if count}
+    return rates, sum(spent[:-1]) / seconds, spent[-1] / seconds
 
 
 def _consumers(url: str, kind: str, numbers: Sequence[range]) -> contextlib.AbstractContextManager[list[int]]:

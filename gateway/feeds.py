@@ -270,7 +270,7 @@ class Feeds:
             StoreUnavailable, StoreRefused.
         """
         known = await self.known()
-        if all(known.matched(filter).spaces for filter in {*filters}):
+        if all(known.matching(filter) for filter in {*filters}):
             return known
         called = asyncio.get_running_loop().time()
         async with self._looking:

@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from streamlease.hosts.claim import Claim
+from streamlease.hosts.claim import Claim, Claims
 from streamlease.hosts.hand_out import UNANSWERED
 from streamlease.hosts.signals.exposition import KeptFacts
 from streamlease.protocol.epochs.antichains import Antichain
@@ -43,7 +43,10 @@ ROUND_SECONDS = 1.0
 LEAST_SECONDS = 0.02
 
 LOOK_SECONDS = 0.25
-"""After so long a keeper looks for lines that were not pushed."""
+"""After so long a keeper looks for lines that were not pushed, if the push may have failed."""
+
+TRUSTED_SECONDS = 2.0
+"""The same while the push connection lives."""
 
 TIDY_SECONDS = 60.0
 AGAIN_SECONDS = 0.2
@@ -89,6 +92,7 @@ class Keepers:
         self._spaces = spaces or SpaceStore(redis)
         self._tasks = Supervisor(f"host {host}, keepers", _told)
         self._news = EpochNews(redis, self._tasks)
+        self._claims = Claims(redis, host, clock)
         self._kept: dict[str, _Kept] = {}
         """By the name of the space; also those of which other hosts have the claim."""
         self._defined = asyncio.Event()
@@ -144,11 +148,14 @@ class Keepers:
             if name not in self._kept:
                 claim = Claim(self._redis, _claim(name), self._host, self._clock, ROUND_SECONDS)
                 self._kept[name] = _Kept(space, claim)
-            kept = self._kept[name]
-            if not await kept.claim.get():
+        failed = await self._claims.get(kept.claim for kept in self._kept.values())
+        for name, kept in self._kept.items():
+            if kept.claim.term is None:
                 await self._stop(kept)
             elif kept.task is None or kept.task.done():
                 kept.task = self._tasks.start(f"keeper of {name}", self._keep(kept))
+        for error in failed.values():
+            raise error
 
     async def close(self) -> None:
         """End all keepers, and let other hosts have them at once.
@@ -225,8 +232,14 @@ class Keepers:
                 await keeper.tidy()
                 tidied_at = self._clock()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
+                async with asyncio.timeout(self._patience(space)):
                     await bell.wait()
+
+    def _patience(self, space: Space) -> float:
+        """For how many seconds a keeper waits for news before it looks by itself."""
+        if not self._news.trusted:
+            return LOOK_SECONDS
+        return max(LOOK_SECONDS, min(TRUSTED_SECONDS, space.epochs_timeout_ms / 10_000))
 
     async def _frontier_since(self, space: str) -> int:
         """Since when, by the own clock, the lower frontier is where it is; now, if no publisher ever came."""

@@ -73,6 +73,10 @@ class Upkeep:
         self._groups = groups or Groups(redis)
         self._log = AsyncLog(redis)
         self._begun = asyncio.Event()
+        self._new: set[str] = set()
+        """Groups whose leaders have begun and know no streams yet."""
+        self._looked_at = 0.0
+        """When it was looked for the streams of all leaders, by the clock of the event loop."""
         self._wall_ahead: int | None = None
         """By how many milliseconds the clock of Redis is ahead of this process' own."""
         self._turn = 0
@@ -96,17 +100,24 @@ class Upkeep:
             if runner.lively or (place + self._turn) % SELDOM == 0:
                 runner.tick(wall, heard)
 
-    def look_soon(self) -> None:
+    def look_soon(self, group: str) -> None:
         """A leader has begun and knows no streams yet."""
+        self._new.add(group)
         self._begun.set()
 
     async def look(self) -> None:
-        """Let all leaders know their streams."""
+        """Let all leaders know their streams, or those that have just begun."""
+        clock = asyncio.get_running_loop().time
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LOOK_SECONDS):
+            async with asyncio.timeout_at(self._looked_at + LOOK_SECONDS):
                 await self._begun.wait()
         self._begun.clear()
-        if not self._runners:
+        all_of_them = clock() >= self._looked_at + LOOK_SECONDS
+        groups = [group for group in self._runners if all_of_them or group in self._new]
+        self._new.clear()
+        if all_of_them:
+            self._looked_at = clock()
+        if not groups:
             return
         self._wall_ahead = self._told_ahead()
         if self._wall_ahead is None:
@@ -114,7 +125,7 @@ class Upkeep:
             self._wall_ahead = int(seconds) * 1000 + int(microseconds) // 1000 - now_ms()
         self._known = await self._groups.all_spaces()
         await self._forget_passed()
-        await self._looking.turn(self._runners)
+        await self._looking.turn(groups)
 
     async def _forget_passed(self) -> None:
         """Have read anew how often retention passed groups, if it has passed any since."""

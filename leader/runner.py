@@ -86,8 +86,8 @@ class Runner:
     outbox: Outbox
     config: LeaderConfig
     leadership: LeadershipConfig
-    ready: Callable[[], None] = lambda: None
-    """Called once it knows the journal, and is to be told which streams there are."""
+    ready: Callable[[str], None] = lambda _: None
+    """Called with its group once it knows the journal, and is to be told which streams there are."""
     lineage: str = ""
     """Of the data in which the term was issued."""
     groups: Groups | None = None
@@ -232,7 +232,7 @@ class Runner:
         self._leading = _Leading(
             declaration, journal, machine, StreamWatch(self.redis, groups, declaration, journal)
         )
-        self.ready()
+        self.ready(self.group)
         while True:
             self._turn_since = None
             events = await self.waiting.take()

@@ -379,7 +379,7 @@ class Groups:
         """
         known = known if known is not None else await self._spaces.look()
         if known.damaged:
-            spaces = known.matched(declaration.shared.filter).listed
+            spaces = known.matching(declaration.shared.filter)
         else:
             spaces = known.for_filter(declaration.shared.filter)
         order = {stream: before for space in spaces for stream, before in space.predecessors().items()}

@@ -40,12 +40,16 @@ from dataclasses import dataclass, field, replace
 
 from redis.exceptions import ResponseError
 
-from streamlease.protocol.errors import Fenced, InvalidOption, StreamleaseError, UnknownGroup
+from streamlease.protocol.errors import (
+    InvalidOption,
+    StreamleaseError,
+    UnknownGroup,
+)
 from streamlease.protocol.ids import LEAST_LEAP, LONGEST_LEAP
 from streamlease.registry import keys, pulses
 from streamlease.registry.pulses import Pulse
 from streamlease.streams.redis.connection import AsyncRedis, Command, ask_each, refusal
-from streamlease.streams.redis.scripts import load_script, run_many
+from streamlease.streams.redis.scripts import load_script, run_each
 
 _CLAIM = load_script("streamlease.registry", "claim")
 _TAKE_OVER = load_script("streamlease.registry", "take_over")
@@ -295,24 +299,6 @@ class Candidacy:
         return int(term)
 
 
-async def renew(redis: AsyncRedis, group: str, host: str, term: int, lineage: str = "") -> None:
-    """Stay leader for another ttl.
-
-    Args:
-        lineage: of the data in which the term was issued; empty: not compared.
-
-    Raises:
-        Fenced: another host or term stands in the record.
-        LineageChanged: the data have another lineage.
-        StoreUnavailable, Indefinite: Redis does not answer.
-    """
-    done, other = await _RENEW.run(redis, [keys.leader(group)], [host, term, lineage, ""])
-    if done == 2:
-        raise LineageChanged(f"term {term} of {group} was issued before Redis was restarted or replaced")
-    if not done:
-        raise Fenced(f"host {host} leads {group} no more: its term {term} was followed by term {other}")
-
-
 async def renew_all(
     redis: AsyncRedis,
     host: str,
@@ -329,7 +315,8 @@ async def renew_all(
 
     Returns:
         group -> the term that stands in its record, for those that `host` leads no more; None for those whose
-        term is of another lineage than the data; an error for those whose record cannot be written.
+        term is of another lineage than the data; an error for those whose record cannot be written, or whose
+        server of a cluster does not answer.
 
     Raises:
         StoreUnavailable, Indefinite: Redis does not answer; some may be renewed.
@@ -340,9 +327,9 @@ async def renew_all(
         for group, term in terms.items()
     ]
     lost: dict[str, int | StreamleaseError | None] = {}
-    for group, reply in zip(terms, await run_many(redis, calls), strict=True):
-        if isinstance(reply, ResponseError):
-            lost[group] = refusal(reply)
+    for group, reply in zip(terms, await run_each(redis, calls), strict=True):
+        if isinstance(reply, ResponseError | StreamleaseError):
+            lost[group] = refusal(reply) if isinstance(reply, ResponseError) else reply
             continue
         done, other = reply
         if not done:

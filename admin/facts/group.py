@@ -184,7 +184,7 @@ async def _epochs(
     if declaration.epochs is None:
         return None
     found = []
-    for space in (await client.spaces.look()).matched(declaration.shared.filter).listed:
+    for space in (await client.spaces.look()).matching(declaration.shared.filter):
         if space.name in declaration.epochs.spaces:
             at = {StreamId.parse(one.stream): one.committed for one in streams}
             there = {stream: committed for stream, committed in at.items() if stream.space == space.name}

@@ -78,7 +78,7 @@ class ByFilter:
 
     def spaces(self, seen: Known, kept: Collection[str]) -> Spaces:
         """See ``Selection``."""
-        return seen.matched(self.name).listed if kept else seen.for_filter(self.name)
+        return seen.matching(self.name) if kept else seen.for_filter(self.name)
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """See ``Selection``."""

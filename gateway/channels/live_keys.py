@@ -129,7 +129,7 @@ class LiveKeys:
         for live in {live for interests in self._interests.values() for live in interests.everybody()}:
             key = live.key
             if key.filter not in found:
-                found[key.filter] = tuple(sorted(known.matched(key.filter).spaces))
+                found[key.filter] = tuple(space.name for space in known.matching(key.filter))
             if found[key.filter] != key.spaces:
                 self._fall_back(live, self.point(key.spaces))
 

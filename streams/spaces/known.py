@@ -17,13 +17,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from streamlease.protocol.errors import InvalidInput, SpaceConflict, UnknownSpace, Unsupported
 from streamlease.protocol.topics import check_filter, intersect, matches
 from streamlease.streams.spaces.definitions import Space, Spaces, check_disjoint, no_space, parse_definition
-from streamlease.streams.spaces.matching import SpacesByFilter
+from streamlease.streams.spaces.matching import SpaceFinder
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +53,13 @@ class Known:
 
     spaces: Mapping[str, Space]
     damaged: Mapping[str, Damaged]
-    definitions: Sequence[bytes] = ()
+    definitions: Sequence[bytes]
     """What they were read from."""
-
-    @cached_property
-    def _matching(self) -> SpacesByFilter:
-        return SpacesByFilter(self.listed)
+    finder: SpaceFinder
 
     def matching(self, filter: str) -> Spaces:
         """The spaces that can be read, by name, that have topics which `filter`, or this topic, matches."""
-        return self._matching.of(filter)
+        return self.finder.of(filter)
 
     @property
     def listed(self) -> Spaces:
@@ -108,27 +104,16 @@ class Known:
         Raises:
             UnknownSpace: there is none. Unsupported: that of a damaged definition has such topics.
         """
-        found = self.matched(filter)
-        for one in found.damaged.values():
-            if one.topics and not (partly and found.spaces):
+        found = self.matching(filter)
+        for one in self.damaged.values():
+            if any(intersect(own, filter) for own in one.topics) and not (partly and found):
                 raise one.error
-        if not found.spaces:
+        if not found:
             raise UnknownSpace(
                 f"no space has topics that match the filter {filter!a}{self._or_unread()}; "
                 f"create one: streamlease space create NAME --topics ..."
             )
-        return found.listed
-
-    def matched(self, filter: str) -> Known:
-        """Of both kinds those that may have topics which `filter` matches; unreadable topics may be any."""
-        return Known(
-            {space.name: space for space in self.matching(filter)},
-            {
-                name: one
-                for name, one in self.damaged.items()
-                if not one.topics or any(intersect(own, filter) for own in one.topics)
-            },
-        )
+        return found
 
     def check_free(self, name: str, filters: tuple[str, ...]) -> None:
         """Whether a new space `name` may have these topics.
@@ -138,7 +123,8 @@ class Known:
         """
         if name in self.damaged:
             raise self.damaged[name].error
-        check_disjoint(name, filters, self.spaces.values())
+        near = {space.name: space for own in filters for space in self.matching(own)}
+        check_disjoint(name, filters, near.values())
         for other in self.damaged.values():
             for own in filters:
                 for theirs in other.topics:
@@ -163,21 +149,30 @@ def read_definitions(flat: Sequence[bytes], before: Known | None = None) -> Know
     """
     if before is not None and before.definitions == flat:
         return before
+    former = _texts(before.definitions if before is not None else ())
+    known = before.spaces if before is not None else {}
     spaces: dict[str, Space] = {}
     damaged: dict[str, Damaged] = {}
-    former = (
-        {} if before is None else dict(zip(before.definitions[::2], before.definitions[1::2], strict=True))
-    )
-    for key, text in zip(flat[::2], flat[1::2], strict=True):
+    changed: set[str] = set()
+    for key, text in _texts(flat).items():
         name = key.decode("utf-8", "backslashreplace")
-        if before is not None and name in before.spaces and former.get(key) == text:
-            spaces[name] = before.spaces[name]
+        if name in known and former.get(key) == text:
+            spaces[name] = known[name]
             continue
+        changed.add(name)
         try:
             spaces[name] = parse_definition(name, text)
         except Unsupported as error:
             damaged[name] = Damaged(name, str(error), key, _topics(text))
-    return Known(spaces, damaged, flat)
+    changed |= known.keys() - spaces.keys()
+    return Known(
+        spaces, damaged, flat, SpaceFinder(spaces, before.finder if before is not None else None, changed)
+    )
+
+
+def _texts(flat: Sequence[bytes]) -> dict[bytes, bytes]:
+    """Name -> definition."""
+    return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def _topics(text: bytes) -> tuple[str, ...]:

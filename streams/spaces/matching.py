@@ -7,9 +7,12 @@ the one begins with the other. So spaces are found by those levels, and only the
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from streamlease.streams.spaces.definitions import Space
+
+MOST_CHANGED = 64
+"""So many spaces are compared with each filter, before all of them are sorted anew."""
 
 
 class SpacesByFilter:
@@ -45,6 +48,44 @@ class SpacesByFilter:
         for length in range(len(levels)):
             places.update(self._at.get(levels[:length], ()))
         return [space for space in map(self._spaces.__getitem__, sorted(places)) if space.intersects(filter)]
+
+
+class SpaceFinder:
+    """Finds spaces by filter where definitions change one by one: what was made of all serves on for most.
+
+    Args:
+        spaces: all of them, by name. They are found in the order of their names.
+        before: what found them before some of them changed.
+        changed: the names of these, and of those that are gone.
+    """
+
+    def __init__(
+        self, spaces: Mapping[str, Space], before: SpaceFinder | None = None, changed: Set[str] = frozenset()
+    ) -> None:
+        self._spaces = spaces
+        self._most: SpacesByFilter | None = None
+        self._changed: Set[str] = frozenset()
+        """The names of those that differ from what they are in `_most`."""
+        if before is not None and before._most is not None:
+            differ = before._changed | changed
+            if len(differ) <= MOST_CHANGED:
+                self._most, self._changed = before._most, differ
+
+    def of(self, filter: str) -> list[Space]:
+        """The spaces of which `filter`, which may be a topic, matches some topic."""
+        if self._most is None:
+            self._most = SpacesByFilter(sorted(self._spaces.values(), key=_name_of))
+        found, changed = self._most.of(filter), self._changed
+        if changed:
+            now = [self._spaces[name] for name in changed if name in self._spaces]
+            found = [space for space in found if space.name not in changed]
+            found += [space for space in now if space.intersects(filter)]
+            found.sort(key=_name_of)
+        return found
+
+
+def _name_of(space: Space) -> str:
+    return space.name
 
 
 def _begin(filter: str) -> tuple[str, ...]:

@@ -117,3 +117,30 @@ def test_groups_at_rest_are_not_compared_with_spaces(monkeypatch: pytest.MonkeyP
         timeline.process("operator").start(create())
         timeline.run(timeline.now + MINUTE)
         assert 20 <= compared <= 60, "each leader looked which of all are its own"
+
+
+def epochs_at_rest(spaces: int) -> int:
+    """What a host and that many spaces with epochs, to which nobody publishes, send in a minute."""
+    with Timeline() as timeline:
+        server, hosts = MemoryServer(lambda: 1_700_000_000 + timeline.now), list[LeaderHost]()
+
+        async def work() -> None:
+            async with connect(server) as client:
+                for number in range(spaces):
+                    await client.create_space(f"s{number}", [f"t/{number}/#"], streams=STREAMS, epochs=1)
+            host = LeaderHost(connect_redis(server), HostConfig(name="host"))
+            hosts.append(host)
+            await host.start()
+            await asyncio.Event().wait()
+
+        timeline.process("host").start(work())
+        timeline.run(timeline.now + MINUTE)
+        assert [len(host.keeps) for host in hosts] == [spaces]
+        before = server.commands
+        timeline.run(timeline.now + MINUTE)
+        return server.commands - before
+
+
+def test_spaces_with_epochs_at_rest_cost_little() -> None:
+    few, many = epochs_at_rest(2), epochs_at_rest(42)
+    assert many - few <= 8 * 40 * MINUTE, "its claim is renewed once a second, and its lines are pushed"

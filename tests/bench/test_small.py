@@ -111,12 +111,15 @@ def test_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     layouts = {"one process": 0, f"one host, {PROCESSES} processes": 1, "redis-py": 0}
     monkeypatch.setattr(idle, "LAYOUTS", layouts)
     monkeypatch.setattr(idle, "GROUPS", (1,))
+    monkeypatch.setattr(idle, "MANY", (3,))
+    monkeypatch.setattr(idle, "EPOCHS", (3,))
     monkeypatch.setattr(idle, "SETTLE_SECONDS", 0.1)
     monkeypatch.setattr(idle, "REST_SECONDS", 2.5)
-    table, by_command = idle.measure(Frame())
+    table, by_command, many, keepers = idle.measure(Frame())
     assert names(table) == [*layouts]
     assert all(rate > 0 for (rate,) in figures(table, ["commands/s"]))
     assert "xreadgroup" in names(by_command)
+    assert all(rate > 0 for more in (many, keepers) for (rate,) in figures(more, ["commands/s"]))
 
 
 def test_backlog() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from streamlease.streams.epochs.core.lines import StagedPart
 from streamlease.streams.epochs.stored import read_bounds, read_frontier_since
 from streamlease.streams.epochs.writing import LineWriter
 from streamlease.streams.redis.connection import AsyncRedis, ask, connect
+from streamlease.streams.redis.lines.bells import Bells
 from tests.streams.helpers import until
 
 
@@ -94,6 +96,28 @@ async def test_a_process_keeps_by_itself_where_there_are_no_hosts(redis_url: str
             await boundary(client.redis, 1)
         bounds = await read_bounds(client.redis, "space", 0)
         assert sum(part.rows for bound in bounds for part in bound.moved) == 1
+
+
+async def test_lines_that_were_not_pushed_are_found(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[bytes] = []
+
+    def lose(news: Bells, replies: list[Any]) -> None:
+        heard.extend(reply[0] for reply in replies if isinstance(reply, list))
+
+    monkeypatch.setattr(Bells, "_take", lose)
+    async with streamlease.connect(redis_url, embedded=False) as client:
+        await client.create_space("space", topics=["t/#"], streams=2, epochs=1)
+        redis = connect(redis_url)
+        host = await host_of(redis, "one")
+        await until(lambda: host.keeps == ["space"] and b"subscribe" in heard)
+        writer = LineWriter(client.redis, "space", "a")
+        await writer.enter()
+        for number in (1, 2):
+            await writer.advance(((number,),), [])
+            await boundary(client.redis, number)
+        assert heard.count(b"message") >= 2
+        await host.close()
+        await redis.aclose()
 
 
 async def kept_spaces(host: LeaderHost) -> dict[str, tuple[int, int, int]]:

@@ -9,6 +9,7 @@ import pytest
 
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.spaces import known as module
+from streamlease.streams.spaces import matching
 from streamlease.streams.spaces.definitions import Space
 from streamlease.streams.spaces.known import read_definitions
 from streamlease.streams.spaces.spaces import SpaceStore
@@ -46,12 +47,13 @@ def test_only_what_changed_is_read_anew(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_it_is_what_reading_all_of_it_gives(seed: int) -> None:
+def test_it_is_what_reading_all_of_it_gives(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rolls = random.Random(seed)
     names = ["a", "b", "c", "d", "\\xff"]
     keys = [*(name.encode() for name in names), b"\xff"]
     texts: dict[bytes, bytes] = {}
     known = read_definitions([])
+    monkeypatch.setattr(matching, "MOST_CHANGED", rolls.choice([0, 1, 3, 64]))
     for _ in range(60):
         key = rolls.choice(keys)
         if key in texts and rolls.random() < 0.4:
@@ -63,6 +65,8 @@ def test_it_is_what_reading_all_of_it_gives(seed: int) -> None:
         for name in names:
             own = [known.spaces[name]] if name in known.spaces else []
             assert known.matching(f"{name}/x") == whole.matching(f"{name}/x") == own
+        if rolls.random() < 0.7:  # what finds them is made when it is first asked
+            assert known.matching("#") == whole.matching("#") == known.listed
 
 
 async def test_all_who_ask_while_it_is_being_read_share_the_next_reading(

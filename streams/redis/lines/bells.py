@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from redis.exceptions import RedisError
 
 from streamlease.protocol.errors import StreamleaseError
-from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.redis.connection import AsyncRedis, is_cluster
 from streamlease.streams.redis.lines.channels import ChannelLine
 from streamlease.streams.tasks import Supervisor
 
@@ -41,6 +41,13 @@ class Bells:
         self._bells: dict[str, list[Bell]] = {}
         """Channel -> who is woken."""
         self._line = ChannelLine(redis, lambda: self._bells, self._take)
+        self._relayed = is_cluster(redis)
+        """Whether what is published may come from another server than the one that the connection is to."""
+
+    @property
+    def trusted(self) -> bool:
+        """Whether bells are rung for what is published: the connection stands, and has answered of late."""
+        return self._line.stands and self._line.speaks and not self._relayed
 
     def watch_channel(self, channel: str, bell: Bell) -> None:
         """Set `bell` with everything that is published there, and once the push stands."""
