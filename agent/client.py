@@ -69,7 +69,7 @@ class Client:
         self.url = redis_url(url)
         self.redis: AsyncRedis = connect_redis(self.url) if redis is None else redis
         self.spaces = SpaceStore(self.redis)
-        self.groups = Groups(self.redis)
+        self.groups = Groups(self.redis, self.spaces)
         self._embedded = embedded
         self._agent: Agent | None = None
         self.shown = shown_by(self.redis)

@@ -24,10 +24,14 @@ import streamlease
 from bench.commands import Counter
 from bench.frame import Frame, Table
 from bench.leaders import hosts_of, spawn
+from streamlease.streams.log.keys import SPACE_DEFINITIONS
 
 GROUPS = (1, 10, 100)
 MANY = (300, 1000)
 """So many groups in one process, also until all streams are held."""
+
+SPACES = (1, 10_000)
+"""So many spaces, of which a process uses one."""
 
 EPOCHS = (1, 500)
 """So many spaces with epochs, of which one host is the keeper."""
@@ -75,6 +79,7 @@ def measure(frame: Frame) -> Iterator[Table]:
         most.rows.append((name, *(f"{by_command[layout].get(name, 0):.1f}" for layout in LAYOUTS)))
     yield most
     yield _many(frame)
+    yield _spaces(frame)
     yield _keepers(frame)
 
 
@@ -91,6 +96,46 @@ def _many(frame: Frame) -> Table:
                 rates, own, _ = asyncio.run(_costs(url, pids))
         table.rows.append((str(groups), f"{held:.1f}", f"{sum(rates.values()):,.0f}", f"{own:.1%}"))
     return table
+
+
+def _spaces(frame: Frame) -> Table:
+    table = Table(
+        "A process that uses one of many spaces, and leads its group",
+        ("spaces", "create one, ms", "from subscribing to the first batch, ms", "at rest, of one core"),
+    )
+    for spaces in SPACES:
+        with frame.server() as url:
+            created, first, spent = asyncio.run(_used(url, spaces))
+        table.rows.append((f"{spaces:,}", f"{created * 1e3:.1f}", f"{first * 1e3:.1f}", f"{spent:.1%}"))
+    return table
+
+
+async def _used(url: str, spaces: int) -> tuple[float, float, float]:
+    """Seconds until a space is created, and until a second group has its first batch; the share of a core."""
+    async with streamlease.connect(url) as client:
+        await client.create_space("s0", ["s/0/#"], streams=1)
+        definition = await client.redis.hget(SPACE_DEFINITIONS, "s0")
+        texts = {}
+        for number in range(spaces):
+            text = definition.replace(b"s/0/", b"s/%d/" % number)
+            texts[f"s{number}"] = text.replace(b"s0", b"s%d" % number)
+        await client.redis.hset(SPACE_DEFINITIONS, mapping=texts)
+        await client.create_space("first", ["first/#"], streams=STREAMS)
+        began = time.monotonic()
+        await client.create_space("used", ["used/#"], streams=STREAMS)
+        created = time.monotonic() - began
+        async with client.publisher() as publisher:
+            await publisher.send("used/a", b"x")
+        for group in ("warm", "measured"):
+            began = time.monotonic()
+            async with client.subscribe(f"$shared/{group}/used/#", start="earliest") as reader:
+                await anext(reader)
+                first = time.monotonic() - began
+                await asyncio.sleep(SETTLE_SECONDS / 2)
+                own = time.process_time()
+                await asyncio.sleep(REST_SECONDS / 2)
+                own = time.process_time() - own
+        return created, first, own / (REST_SECONDS / 2)
 
 
 def _keepers(frame: Frame) -> Table:

@@ -132,7 +132,7 @@ class Claims:
                 claim.renewed(began)
             elif isinstance(other := lost[claim.name], StreamleaseError):
                 failed[claim] = other
-            else:
+            elif claim.term == terms[claim.name]:  # else it was given up meanwhile
                 claim.lost(f"term {claim.term} of host {self._host} was followed by term {other}")
         return failed
 

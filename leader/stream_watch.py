@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 
 from streamlease.leader.core.events import StreamsListed
 from streamlease.leader.journal import Journal
-from streamlease.protocol.errors import UnknownSpace
 from streamlease.registry.commits import committed
 from streamlease.registry.groups import Declaration, Groups
 from streamlease.registry.stream_listing import Shape, StreamListing, shape_of
@@ -54,10 +52,9 @@ class StreamWatch:
         self.journal.durability = await self.groups.durability(shared, known)
         found, so_far = NOTHING, dict[str, int]()
         if shape or unread:
-            with contextlib.suppress(UnknownSpace):  # gone in this very moment
-                found = await self.groups.listing(self.declaration, known)
-                removed = [stream for stream, floor in found.floors.items() if floor]
-                so_far = await committed(self.redis, shared.id, removed)
+            found = await self.groups.listing(self.declaration, known)
+            removed = [stream for stream, floor in found.floors.items() if floor]
+            so_far = await committed(self.redis, shared.id, removed)
         self.known, self.shape, self.passed = known, shape, passed
         self.complete, self.unread = found.complete, found.unread
         return StreamsListed(found.starts, found.floors, found.ends, found.predecessors, found.unread, so_far)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from functools import lru_cache
 from hashlib import blake2b, sha256
 from typing import Literal
+from weakref import WeakValueDictionary
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
@@ -237,13 +237,22 @@ def follows(space: Space, former: int, streams: int) -> bool:
     return space.newest.streams == streams and (before[-1] if before else former) == former
 
 
-@lru_cache(maxsize=1024)
+_PARSED: WeakValueDictionary[tuple[str, bytes], Space] = WeakValueDictionary()
+"""What somebody in this process still has of what was read."""
+
+
 def parse_definition(name: str, text: bytes) -> Space:
-    """The space whose definition stands under `name`; one that was read before is the same object.
+    """The space whose definition stands under `name`; one that somebody still has is the same object.
 
     Raises:
         Unsupported: it is damaged, or was written by another version; the message says where.
     """
+    if (space := _PARSED.get((name, text))) is None:
+        space = _PARSED[name, text] = _parse(name, text)
+    return space
+
+
+def _parse(name: str, text: bytes) -> Space:
     try:
         space = Space.model_validate_json(text)
         _check_whole(name, space)

@@ -113,12 +113,16 @@ def test_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idle, "GROUPS", (1,))
     monkeypatch.setattr(idle, "MANY", (3,))
     monkeypatch.setattr(idle, "EPOCHS", (3,))
+    monkeypatch.setattr(idle, "SPACES", (20,))
     monkeypatch.setattr(idle, "SETTLE_SECONDS", 0.1)
     monkeypatch.setattr(idle, "REST_SECONDS", 2.5)
-    table, by_command, many, keepers = idle.measure(Frame())
+    table, by_command, many, spaces, keepers = idle.measure(Frame())
     assert names(table) == [*layouts]
     assert all(rate > 0 for (rate,) in figures(table, ["commands/s"]))
     assert "xreadgroup" in names(by_command)
+    ((created, first),) = figures(spaces, ["create one, ms", "from subscribing to the first batch, ms"])
+    assert created > 0
+    assert first > 0
     assert all(rate > 0 for more in (many, keepers) for (rate,) in figures(more, ["commands/s"]))
 
 

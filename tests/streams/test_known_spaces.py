@@ -16,7 +16,6 @@ from streamlease.streams.spaces.spaces import SpaceStore
 from streamlease.streams.spaces.table import Definitions, DefinitionTable
 
 MANY = 1500
-"""More than definitions are kept of those that were read before."""
 
 
 def definition(name: str, streams: int = 1) -> bytes:
