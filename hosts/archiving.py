@@ -25,7 +25,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from math import inf
 from typing import Any, TypeVar
@@ -254,6 +254,8 @@ class ArchiveUpkeep:
             return
         now = await server_time(self._redis)
         limits = retirable(space, {stream: (one.files, one.state) for stream, one in known.items()}, now)
+        if not _retiring(limits, known):
+            return  # whatever groups need, of which there may be very many
         groups = await needs(self._redis, self._groups, [space])
         if space.collection:
             # What is behind a snapshot is in the files only, so not even force removes it.
@@ -262,12 +264,7 @@ class ArchiveUpkeep:
         if not space.retention.force:
             holds = Holds({stream: one.state.next for stream, one in known.items()}, groups)
             limits = {stream: min(limit, holds.of(stream).limit) for stream, limit in limits.items()}
-        due = {
-            stream: limit
-            for stream, limit in limits.items()
-            if any(file.next <= limit for file in known[stream].files)
-        }
-        if due:
+        if due := _retiring(limits, known):
             floors = await self._held(space.name, retire, archiver, due)
             await group_needs.tell_passed(
                 self._redis, [one.subscription.id for one in _passed(groups, floors)]
@@ -286,6 +283,15 @@ def _tell_end(thread: asyncio.Task[Any]) -> None:
     """What a thread came to for which nobody waited."""
     if not thread.cancelled() and (error := thread.exception()) is not None:
         log.info("%s", error)
+
+
+def _retiring(limits: Mapping[StreamId, int], known: Mapping[StreamId, Recorded]) -> dict[StreamId, int]:
+    """Those of the limits up to which there is a file."""
+    return {
+        stream: limit
+        for stream, limit in limits.items()
+        if any(file.next <= limit for file in known[stream].files)
+    }
 
 
 def _begin(known: Recorded) -> int:

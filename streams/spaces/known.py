@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from streamlease.protocol.errors import InvalidInput, SpaceConflict, UnknownSpace, Unsupported
@@ -53,9 +53,9 @@ class Known:
 
     spaces: Mapping[str, Space]
     damaged: Mapping[str, Damaged]
-    definitions: Sequence[bytes]
+    definitions: Sequence[bytes] = field(compare=False)
     """What they were read from."""
-    finder: SpaceFinder
+    finder: SpaceFinder = field(compare=False)
 
     def matching(self, filter: str) -> Spaces:
         """The spaces that can be read, by name, that have topics which `filter`, or this topic, matches."""
