@@ -40,11 +40,7 @@ from dataclasses import dataclass, field, replace
 
 from redis.exceptions import ResponseError
 
-from streamlease.protocol.errors import (
-    InvalidOption,
-    StreamleaseError,
-    UnknownGroup,
-)
+from streamlease.protocol.errors import InvalidOption, StreamleaseError, UnknownGroup
 from streamlease.protocol.ids import LEAST_LEAP, LONGEST_LEAP
 from streamlease.registry import keys, pulses
 from streamlease.registry.pulses import Pulse

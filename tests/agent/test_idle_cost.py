@@ -8,7 +8,9 @@ from contextlib import AsyncExitStack
 import pytest
 
 from streamlease.hosts.host import HostConfig, LeaderHost
+from streamlease.leader.runner import Runner
 from streamlease.streams.spaces.definitions import Space
+from streamlease.streams.spaces.known import Known
 from streamlease.testing.loops import Timeline
 from streamlease.testing.memory_connection import connect, connect_redis
 from streamlease.testing.memory_server import MemoryServer
@@ -91,6 +93,24 @@ def test_what_a_hundred_groups_cost_at_rest_is_little_more_than_what_one_costs(l
     few, many = commands(processes, layout), commands(GROUPS, layout)
     assert many - few <= MORE * (hosts + processes) * MINUTE
     assert many <= (MOST - QUEUE * hosts) * MINUTE
+
+
+def test_a_leader_that_begins_has_only_its_own_streams_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All leaders are looked at once a second, however many begin in it."""
+    looked = 0
+    look = Runner.look
+
+    async def counted(self: Runner, known: Known, passed: int) -> None:
+        nonlocal looked
+        looked += 1
+        await look(self, known, passed)
+
+    monkeypatch.setattr(Runner, "look", counted)
+    with Timeline() as timeline:
+        began = timeline.now
+        stage = Stage(timeline, 40, 0, 1)
+        assert timeline.run(timeline.now + MINUTE, lambda: stage.subscribed == stage.wanted)
+        assert 0 < looked <= 40 * (2 + int(timeline.now - began)), "each by itself, and all once a second"
 
 
 def test_groups_at_rest_are_not_compared_with_spaces(monkeypatch: pytest.MonkeyPatch) -> None:

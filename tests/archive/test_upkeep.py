@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 
 import pytest
 
@@ -19,6 +20,8 @@ from streamlease.hosts.signals.group_signals import read_signals
 from streamlease.hosts.trimming import Retainer, in_memory
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
+from streamlease.registry.group_needs import GroupProgress
+from streamlease.registry.groups import Groups
 from streamlease.streams.archive.archiver import Archiver
 from streamlease.streams.archive.checking import verify
 from streamlease.streams.archive.files.index import ArchivedFile
@@ -28,7 +31,13 @@ from streamlease.streams.log.archived import files_commands, parse_files
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.state import Extent, LogState
 from streamlease.streams.log.times import server_time, waiting
-from streamlease.streams.redis.connection import BlockingRedis, ask, connect_blocking, run_blocking
+from streamlease.streams.redis.connection import (
+    AsyncRedis,
+    BlockingRedis,
+    ask,
+    connect_blocking,
+    run_blocking,
+)
 from streamlease.streams.spaces.archive_settings import ArchiveSettings
 from streamlease.streams.spaces.definitions import Generation, Space
 from streamlease.streams.spaces.retention import NOTHING_NEWER, Newer, Retention
@@ -66,6 +75,32 @@ async def test_a_host_archives_what_has_waited_and_lets_it_go(
     assert done.messages == 100, "under a higher term"
     await other.close()
     await retainer.close()
+
+
+async def test_what_groups_need_is_asked_only_where_retention_may_take_a_file(
+    client: Client, blocking: BlockingRedis, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = await client.create_space(
+        "flights", ["flights/#"], archive=ArchiveSettings.of(uri), retention=Retention(messages=300)
+    )
+    asked: list[str] = []
+    needs = archiving.needs
+
+    async def noted(redis: AsyncRedis, groups: Groups, spaces: Sequence[Space]) -> list[GroupProgress]:
+        asked.extend(one.name for one in spaces)
+        return await needs(redis, groups, spaces)
+
+    monkeypatch.setattr(archiving, "needs", noted)
+    clock = Clock()
+    host = ArchiveUpkeep(client.redis, "host-a", clock)
+    for first, files, wanted in ((0, 1, []), (200, 2, []), (400, 2, ["flights"])):
+        await publish(client, first, 200)
+        await host.round()
+        clock.now += int(archiving.WAIT_SECONDS * 1000)
+        await host.round()
+        (known,) = recorded(blocking, space.streams()).values()
+        assert (len(known.files), [*dict.fromkeys(asked)]) == (files, wanted)
+    await host.close()
 
 
 async def test_retention_rules_the_archive_and_waits_for_groups(
