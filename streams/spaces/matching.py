@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence, Set
 from streamlease.streams.spaces.definitions import Space
 
 MOST_CHANGED = 64
-"""So many spaces are compared with each filter, before all of them are sorted anew."""
+"""So many spaces are sorted by themselves, again with each change, before all of them are sorted anew."""
 
 
 class SpacesByFilter:
@@ -64,6 +64,8 @@ class SpaceFinder:
     ) -> None:
         self._spaces = spaces
         self._most: SpacesByFilter | None = None
+        self._others: SpacesByFilter | None = None
+        """Those that are not as `_most` has them; made when they are looked for."""
         self._changed: Set[str] = frozenset()
         """The names of those that differ from what they are in `_most`."""
         if before is not None and before._most is not None:
@@ -76,12 +78,13 @@ class SpaceFinder:
         if self._most is None:
             self._most = SpacesByFilter(sorted(self._spaces.values(), key=_name_of))
         found, changed = self._most.of(filter), self._changed
-        if changed:
+        if not changed:
+            return found
+        if self._others is None:
             now = [self._spaces[name] for name in changed if name in self._spaces]
-            found = [space for space in found if space.name not in changed]
-            found += [space for space in now if space.intersects(filter)]
-            found.sort(key=_name_of)
-        return found
+            self._others = SpacesByFilter(sorted(now, key=_name_of))
+        same = [space for space in found if space.name not in changed]
+        return sorted([*same, *self._others.of(filter)], key=_name_of)
 
 
 def _name_of(space: Space) -> str:

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from streamlease.streams.spaces.definitions import Generation, Space
-from streamlease.streams.spaces.matching import SpacesByFilter
+from streamlease.streams.spaces.matching import MOST_CHANGED, SpaceFinder, SpacesByFilter
 
 LEVELS = ["a", "b", "", "$s", "+"]
 
@@ -36,17 +36,36 @@ def test_they_are_those_that_comparing_all_finds(seed: int) -> None:
     assert not found.is_of(spaces[1:])
 
 
-def test_few_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    spaces = [space(n, f"many/{n}/#") for n in range(1000)]
-    found, compared = SpacesByFilter(spaces), 0
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of spaces that were compared with a filter, as they are."""
+    names: list[str] = []
     intersects = Space.intersects
 
     def counted(self: Space, filter: str) -> bool:
-        nonlocal compared
-        compared += 1
+        names.append(self.name)
         return intersects(self, filter)
 
     monkeypatch.setattr(Space, "intersects", counted)
+    return names
+
+
+def test_few_are_compared(compared: list[str]) -> None:
+    spaces = [space(n, f"many/{n}/#") for n in range(1000)]
+    found = SpacesByFilter(spaces)
     for number in range(1000):
         assert found.of(f"many/{number}/#") == [spaces[number]]
-    assert compared == 1000
+    assert len(compared) == 1000
+
+
+def test_few_are_compared_where_many_are_new_or_have_changed(compared: list[str]) -> None:
+    spaces = {f"s{n}": space(n, f"many/{n}/#") for n in range(1000)}
+    finder = SpaceFinder(spaces)
+    assert finder.of("many/0/#") == [spaces["s0"]]
+    for number in range(1000, 1000 + MOST_CHANGED):
+        spaces = {**spaces, f"s{number}": space(number, f"many/{number}/#")}
+        finder = SpaceFinder(spaces, finder, {f"s{number}"})
+    compared.clear()
+    for number in range(1000 + MOST_CHANGED):
+        assert finder.of(f"many/{number}/#") == [spaces[f"s{number}"]]
+    assert len(compared) == 1000 + MOST_CHANGED
