@@ -78,6 +78,9 @@ class Disconnected:
 class Tick:
     """Time has passed."""
 
+    since: int = 0
+    """How long (ms) the process had not looked at the time before, whether something was due or not."""
+
 
 Event = (
     Started

@@ -110,7 +110,6 @@ class Life:
     ping_at: int = 0
     silent_at: int = 0
     give_up_at: int = 0
-    ticked_at: int | None = None
 
     def move(self, event: BorrowerEvent) -> bool:
         """Take one step through the table; False, and no change, if it has none."""
@@ -141,14 +140,29 @@ class Life:
         self.give_up_at = now + self.config.unsubscribe_timeout
         return True
 
-    def tick(self, now: int) -> tuple[Due, ...]:
-        """What is due now, and is not due again before the next interval."""
+    @property
+    def due_at(self) -> int:
+        """Before this time (ms) nothing is due, unless the process stands still."""
+        match self.state:
+            case BorrowerState.CONNECTING:
+                return self.find_at
+            case BorrowerState.UNSUBSCRIBING:
+                return min(self.silent_at, self.ping_at, self.give_up_at)
+            case _:
+                return min(self.silent_at, self.ping_at)
+
+    def tick(self, now: int, since: int = 0) -> tuple[Due, ...]:
+        """What is due now, and is not due again before the next interval.
+
+        Args:
+            since: how long (ms) the process did not look at the time before.
+        """
         if self.state is BorrowerState.CONNECTING:
             if now < self.find_at:
                 return ()
             self.begin(now)
             return (Due.FIND,)
-        self._count_standstill(now)
+        self._count_standstill(since)
         if now >= self.silent_at:
             return (Due.SILENT,)
         due: tuple[Due, ...] = ()
@@ -163,12 +177,10 @@ class Life:
         interval = self.config.ping_interval
         return now - now % interval + interval
 
-    def _count_standstill(self, now: int) -> None:
+    def _count_standstill(self, stood: int) -> None:
         """What the process did not hear while it stood still is not its leader's silence.
 
         Unless the leader has given it up meanwhile: then it must hand out nothing more.
         """
-        before, self.ticked_at = self.ticked_at, now
-        stood = now - before if before is not None else 0
         if stood >= STOOD_STILL and stood < self.config.session_timeout - self.config.ping_interval:
             self.silent_at += stood

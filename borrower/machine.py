@@ -90,6 +90,11 @@ class Borrower:
         """What it holds."""
         return self.leases.held
 
+    @property
+    def due_at(self) -> int:
+        """Before this time (ms) a tick changes nothing, unless the process stands still."""
+        return 0 if self.leases.unanswered else self.life.due_at
+
     def step(self, event: Event, now: int) -> list[Effect]:
         """Take one event at time `now` (ms) and return what is to be done, in order."""
         effects = self._take(event, now) if self.life.state is not BorrowerState.ENDED else None
@@ -109,7 +114,7 @@ class Borrower:
             case ProgressedTogether():
                 return self._progressed(event.entries, now)
             case Tick():
-                return self._tick(now)
+                return self._tick(now, event.since)
             case Started():
                 if self.life.state is not BorrowerState.CONNECTING:
                     return None
@@ -148,8 +153,8 @@ class Borrower:
         self.link.mailbox = event.mailbox
         return [self.link.connect(self.config.session_timeout, event.attested)]
 
-    def _tick(self, now: int) -> list[Effect]:
-        due = self.life.tick(now)
+    def _tick(self, now: int, since: int) -> list[Effect]:
+        due = self.life.tick(now, since)
         if not due:
             return self.leases.repeat(now)
         if Due.FIND in due:

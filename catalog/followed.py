@@ -107,6 +107,8 @@ class Catalog:
         self._feed: CatalogFeed | None = None
         self._cursor = CatalogCursor(collection, self._start)
         self._due: deque[CatalogChange] = deque()
+        self._behind = False
+        """Whether it was left behind, and has not got yet what that cost it."""
         self.items: Counter[CatalogItem] = Counter()
         """How many there are of each item: at the point, and as far as changes were handed out."""
 
@@ -169,9 +171,11 @@ class Catalog:
         feed = self._feed
         if feed is None:
             raise InvalidOption("it is not open: write 'async with client.catalog(...) as ...'")
-        changes = await feed.more(self)
+        changes = None if self._behind else await feed.more(self)
         if changes is None:
+            self._behind = True  # until that is made up for, though who waits for it be cancelled
             changes = await self._left_behind(feed)
+            self._behind = False
         self._due.extend(changes)
         self._cursor = feed.cursor
 

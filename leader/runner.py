@@ -24,6 +24,7 @@ from streamlease.leader.core.events import (
     Event,
     LeasesWritten,
     Persist,
+    Received,
     Recovered,
     Send,
     StepDownWanted,
@@ -50,7 +51,7 @@ from streamlease.protocol.errors import (
     StreamleaseError,
 )
 from streamlease.protocol.group_options import GroupOptions
-from streamlease.protocol.messages import Message
+from streamlease.protocol.messages import Message, Ping
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import leadership
 from streamlease.registry.groups import Declaration, Groups
@@ -238,9 +239,10 @@ class Runner:
             events = await self.waiting.take()
             self._turn_since = now_ms()
             effects: list[Effect] = []
-            ticked = False
+            ticked = stirred = False
             for left, event in zip(range(len(events) - 1, -1, -1), events, strict=True):
                 ticked |= isinstance(event, Tick)
+                stirred |= not (isinstance(event, Received) and isinstance(event.message, Ping))
                 new = len(event.starts) if isinstance(event, StreamsListed) else 0
                 with collector_at_rest(max(new, len(machine.durable.streams))):
                     effects.extend(machine.step(event, now_ms(), more=left > 0))
@@ -252,7 +254,7 @@ class Runner:
             if ticked:
                 self.ticking = False
                 self.missing = machine.peers.missed
-            self.lively = machine.moving if ticked else self.lively or bool(effects)
+            self.lively = machine.moving if ticked else self.lively or (stirred and bool(effects))
             if journal.wants_snapshot and (reason := await self._snapshot(machine, journal)) is not None:
                 return reason
 

@@ -15,12 +15,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from streamlease.agent.collections.gathering import Gathering
 from streamlease.agent.plain.selecting import check_plain
+from streamlease.agent.shielded import ShieldedItems
 from streamlease.catalog.shown import Removal, Shown
 from streamlease.protocol.epochs.antichains import minimal
 from streamlease.protocol.epochs.order import Epoch
@@ -62,6 +64,9 @@ LOOK_SECONDS = 1.0
 
 ATTEMPTS = 5
 """So often the point is looked for anew because retention removed what lay before it, or Redis lost it."""
+
+_Read = tuple[Change | MissingOffsets, StreamId | None, int]
+"""A change, and how far its stream was handed out with it; no stream where boundaries say that."""
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +122,7 @@ class Collection:
         self._bounds: dict[str, Boundary] = {}
         """Of spaces with epochs, at which boundary that was, to see if Redis loses it."""
         self._losses: list[MissingOffsets] = []
-        self._changes: AsyncGenerator[Change | MissingOffsets] | None = None
+        self._changes: ShieldedItems[_Read] | None = None
         self.items: dict[Item, int] = {}
         """How many there were of each item at the point; with a `start`, nothing."""
 
@@ -148,7 +153,7 @@ class Collection:
                 if space.epochs:
                     news.watch(space.name, self._changed)
         self._tails.set_streams(self._done)
-        self._changes = self._follow()
+        self._changes = ShieldedItems(self._follow(), f"following the collection {self._filter}")
         self._remove = self._shown.subscription(self._filter)
         return self
 
@@ -159,7 +164,7 @@ class Collection:
         traceback: TracebackType | None,
     ) -> None:
         if self._changes is not None:
-            await self._changes.aclose()
+            await self._changes.close()
         await self._tasks.close()
         self._tails.close()
         if self._remove is not None:
@@ -180,9 +185,11 @@ class Collection:
         """
         if self._changes is None:
             raise InvalidOption("it is not open: write 'async with client.collection(...) as ...'")
-        change = await anext(self._changes)
+        change, stream, end = await self._changes.next()
         if isinstance(change, MissingOffsets):
             raise change
+        if stream is not None:
+            self._done[stream] = end
         return change
 
     @property
@@ -269,10 +276,9 @@ class Collection:
 
     # ------------------------------------------------------------ behind it
 
-    async def _follow(self) -> AsyncGenerator[Change | MissingOffsets]:
+    async def _follow(self) -> AsyncGenerator[Sequence[_Read]]:
         losses, self._losses = self._losses, []
-        for loss in losses:
-            yield loss
+        yield [(loss, None, 0) for loss in losses]
         looked = 0.0
         clock = asyncio.get_running_loop().time
         while True:
@@ -294,25 +300,25 @@ class Collection:
                     self._stands(space, point)
                     continue
                 any_new = True
-                async for change in self._round(space, point):
-                    yield change
+                async for some in self._round(space, point):
+                    yield some
             if not any_new:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_SECONDS):
                         await self._changed.wait()
 
-    async def _round(self, space: Space, point: Point) -> AsyncGenerator[Change | MissingOffsets]:
+    async def _round(self, space: Space, point: Point) -> AsyncGenerator[Sequence[_Read]]:
         bound = point.bound
         # Behind each exchange: else others may have come meanwhile where changes up to it stood.
         check = None if bound is None else partial(check_boundary, self._redis, space, bound)
         async for read in self._reader.upto(point.ends, check):
             if isinstance(read, MissingOffsets):
-                yield read
+                yield [(read, None, 0)]
                 continue
-            for change, offset in zip(changes_of(read.table), read.offsets.to_pylist(), strict=True):
-                if not space.epochs:
-                    self._done[read.stream] = offset + 1
-                yield change
+            stream = None if space.epochs else read.stream
+            offsets = read.offsets.to_pylist()
+            ends = [offset + 1 for offset in offsets]
+            yield [*zip(changes_of(read.table), repeat(stream), ends)]
             if not space.epochs:
                 self._done[read.stream] = read.end
         self._reached(space, point)

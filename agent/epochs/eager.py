@@ -58,6 +58,7 @@ class EagerReader:
         """Streams in whose staged logs something may be new."""
         self._looked = 0.0
         self.positions = {stream: end for one in opened.began.values() for stream, end in one.ends.items()}
+        """Replaced, never changed."""
         self.steps = 0
         """Goes up with whatever was read."""
 
@@ -131,7 +132,7 @@ class EagerReader:
         for unseen in told.unseen:
             async for one in self._read(space, unseen):
                 yield one
-        self.positions |= bound.ends
+        self.positions = {**self.positions, **bound.ends}
         for gone in told.dropped:
             yield Aborted(gone.name, gone.inc, gone.frontier)
         if told.changes:

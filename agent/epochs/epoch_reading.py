@@ -14,13 +14,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from streamlease.agent.epochs.atomic import AtomicReader
 from streamlease.agent.epochs.eager import EagerReader
 from streamlease.agent.epochs.epoch_items import EpochItem
 from streamlease.agent.epochs.opening import open_epochs
+from streamlease.agent.shielded import ShieldedItems
 from streamlease.catalog.shown import Removal, Shown
 from streamlease.protocol.errors import (
     EpochsTruncated,
@@ -30,6 +31,7 @@ from streamlease.protocol.errors import (
     StoreUnavailable,
     StreamleaseError,
 )
+from streamlease.protocol.ids import StreamId
 from streamlease.registry.starts import Start, check_start
 from streamlease.streams.entries.schemas import Schema, SchemaLike
 from streamlease.streams.epochs.news import EpochNews
@@ -109,7 +111,9 @@ class EpochSubscription:
         self._tasks = Supervisor(f"epochs of {filter}", self._failed)
         self._news: EpochNews | None = None
         self._reader: Reader | None = None
-        self._items: AsyncGenerator[EpochItem | MissingOffsets] | None = None
+        self._items: ShieldedItems[EpochItem | MissingOffsets] | None = None
+        self._reached: Mapping[StreamId, int] = {}
+        """The positions as of what was handed out, which may be less than what was read."""
 
     async def __aenter__(self) -> EpochSubscription:
         """Find the spaces and where each begins.
@@ -122,13 +126,14 @@ class EpochSubscription:
             StoreUnavailable, StoreRefused.
         """
         self._reader, first = await self._open()
+        self._reached = self._reader.positions
         if self._follow:
             if self._need_keepers is not None:
                 await self._need_keepers()
             self._news = EpochNews(self._redis, self._tasks)
             self._reader.watch(self._news, self._changed)
             self._remove = self._shown.subscription(self._filter)
-        self._items = self._read(self._reader, first)
+        self._items = ShieldedItems(self._read(self._reader, first), f"reading the epochs of {self._filter}")
         return self
 
     async def __aexit__(
@@ -138,7 +143,7 @@ class EpochSubscription:
         traceback: TracebackType | None,
     ) -> None:
         if self._items is not None:
-            await self._items.aclose()
+            await self._items.close()
         await self._tasks.close()
         if self._remove is not None:
             self._remove()
@@ -160,7 +165,9 @@ class EpochSubscription:
             raise InvalidOption(
                 "it is not open: write 'async with client.listen(...) as ...', or client.history(...)"
             )
-        item = await anext(self._items)
+        item = await self._items.next()
+        assert self._reader is not None
+        self._reached = self._reader.positions
         if isinstance(item, MissingOffsets):
             raise item
         return item
@@ -171,8 +178,7 @@ class EpochSubscription:
 
         A `start` for another subscription, which begins at that boundary.
         """
-        found = self._reader.positions if self._reader is not None else {}
-        return {str(stream): end for stream, end in found.items()}
+        return {str(stream): end for stream, end in self._reached.items()}
 
     # ------------------------------------------------------------ inside
 
@@ -193,17 +199,20 @@ class EpochSubscription:
 
     async def _read(
         self, reader: Reader, first: EpochItem | None
-    ) -> AsyncGenerator[EpochItem | MissingOffsets]:
+    ) -> AsyncGenerator[tuple[EpochItem | MissingOffsets]]:
         if first is not None:
-            yield first
+            yield (first,)
         any_yet = False
-        while self._follow or not reader.at_end:
+        while True:
+            self._reached = reader.positions  # all that was told is handed out
+            if not self._follow and reader.at_end:
+                return
             self._changed.clear()
             steps = reader.steps
             try:
                 async for told in reader.turn():
                     any_yet = True
-                    yield told
+                    yield (told,)
             except (StoreUnavailable, StoreRefused) as error:
                 log.warning("reading the epochs of %s: %s", self._filter, error)
                 await asyncio.sleep(RETRY_SECONDS)
@@ -217,7 +226,7 @@ class EpochSubscription:
                 if self._news is not None:
                     reader.watch(self._news, self._changed)
                 if first is not None:
-                    yield first
+                    yield (first,)
                 continue
             if steps == reader.steps and self._follow:
                 with contextlib.suppress(TimeoutError):

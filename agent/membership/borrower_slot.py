@@ -28,8 +28,9 @@ from streamlease.borrower.events import (
     StreamGone,
     StreamGranted,
     StreamRevoking,
+    Tick,
 )
-from streamlease.borrower.life import BorrowerConfig
+from streamlease.borrower.life import STOOD_STILL, BorrowerConfig
 from streamlease.borrower.link import Identity
 from streamlease.borrower.machine import Borrower
 from streamlease.catalog.shown import Shown
@@ -221,6 +222,12 @@ class BorrowerSlot:
         """Something happened that concerns the borrower, if there is one."""
         if self.borrower is not None:
             self._step(self.borrower, event)
+
+    def tick(self, since: int) -> None:
+        """Time has passed: so many milliseconds since the slot was told so before."""
+        borrower = self.borrower
+        if borrower is not None and (since >= STOOD_STILL or self._now() >= borrower.due_at):
+            self._step(borrower, Tick(since))
 
     def _now(self) -> int:
         """Milliseconds of the clock."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from streamlease.agent.membership.borrower_slot import AgentLike, BorrowerSlot, Handler, SessionConfig
 from streamlease.agent.membership.metrics import Meter
 from streamlease.borrower.attested import Attestations
-from streamlease.borrower.events import Disconnected, Ended, Tick, Unsubscribed
+from streamlease.borrower.events import Disconnected, Ended, Unsubscribed
 from streamlease.borrower.life import BorrowerState
 from streamlease.borrower.machine import Borrower
 from streamlease.catalog.shown import Removal
@@ -65,6 +65,7 @@ class Session:
             for number in range(len(config.names))
         ]  # fmt: skip
         self._failures = 0
+        self._ticked_at: int | None = None
         self._closing = False
         self.over = False
         self._shown: list[Removal] = []
@@ -150,9 +151,10 @@ class Session:
         self.end(task_failed(str(self.config.subscription), what, error))
 
     def _tick(self, now: int) -> None:
+        before, self._ticked_at = self._ticked_at, now
         try:
             for slot in self.slots:
-                slot.step(Tick())
+                slot.tick(0 if before is None else now - before)
         except Exception as error:
             self._defect("a tick", error)
 

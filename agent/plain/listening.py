@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING
 
 from streamlease.agent.plain.plain_places import PlainPlace, PlainPlaces
 from streamlease.agent.plain.selecting import PlainBatch, Selection
+from streamlease.agent.shielded import ShieldedItems
 from streamlease.catalog.shown import Removal, Shown
 from streamlease.protocol.errors import (
     ArchiveUnavailable,
@@ -123,7 +124,7 @@ class PlainSubscription:
         """The spaces as they were when all their streams were found; None: they are looked for again."""
         self._has_epochs = False
         self._reading = ServerReading(redis, f"listening to {selection.name}", self._changed.set)
-        self._batches: AsyncGenerator[PlainBatch] | None = None
+        self._batches: ShieldedItems[PlainBatch] | None = None
 
     async def __aenter__(self) -> PlainSubscription:
         """Find the streams and where each begins.
@@ -137,7 +138,7 @@ class PlainSubscription:
             for stream, place in self._places.by_stream.items():
                 self._tails.learn(stream, place.position)  # so that an end that is lost right now is missed
             self._remove = self._shown.subscription(self._selection.name)
-        self._batches = self._read()
+        self._batches = ShieldedItems(self._read(), f"listening to {self._selection.name}")
         return self
 
     async def __aexit__(
@@ -147,7 +148,7 @@ class PlainSubscription:
         traceback: TracebackType | None,
     ) -> None:
         if self._batches is not None:
-            await self._batches.aclose()
+            await self._batches.close()
         await self._reading.close()
         self._tails.close()
         if self._remove is not None:
@@ -167,7 +168,11 @@ class PlainSubscription:
             raise InvalidOption(
                 "it is not open: write 'async with client.listen(...) as ...', or client.history(...)"
             )
-        return await anext(self._batches)
+        while True:
+            batch = await self._batches.next()
+            self._places.by_stream[batch.stream].delivered = batch.end
+            if len(batch):
+                return batch
 
     @property
     def positions(self) -> dict[str, int]:
@@ -244,7 +249,8 @@ class PlainSubscription:
         self._places.heard(stream)
         self._changed.set()
 
-    async def _read(self) -> AsyncGenerator[PlainBatch]:
+    async def _read(self) -> AsyncGenerator[list[PlainBatch]]:
+        """What comes, some of one stream at a time; an empty batch only says how far the stream is."""
         looked = asyncio.get_running_loop().time()
         while True:
             self._changed.clear()
@@ -255,11 +261,9 @@ class PlainSubscription:
             for begin in range(0, len(ready), AT_ONCE):
                 await self._read_some(ready[begin : begin + AT_ONCE])
                 while (came := self._reading.take()) is not None:
-                    for batch in await self._took(*came):
+                    if batches := await self._took(*came):
                         found = True
-                        self._places.by_stream[batch.stream].delivered = batch.end
-                        if len(batch):
-                            yield batch
+                        yield batches
             if not self._follow:
                 left = [one.again_at for one in self._places.by_stream.values() if not one.is_finished]
                 if not left:

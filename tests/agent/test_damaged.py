@@ -293,7 +293,7 @@ async def test_a_defect_in_one_session_leaves_the_others_alone(
     ):
         await until(lambda: reader.streams == spared.streams == ["s.0.0"])
         assert reader._settling.session is not None
-        monkeypatch.setattr(reader._settling.session.slots[0], "step", lambda event: 1 // 0)
+        monkeypatch.setattr(reader._settling.session.slots[0], "tick", lambda since: 1 // 0)
         with pytest.raises(TaskFailed, match="a tick ended by a defect"):
             async with asyncio.timeout(30):
                 await anext(reader)

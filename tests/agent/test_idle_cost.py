@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import AsyncExitStack
 
 import pytest
 
+from streamlease.borrower.events import Effect
+from streamlease.borrower.events import Event as BorrowerEvent
+from streamlease.borrower.machine import Borrower
 from streamlease.hosts.host import HostConfig, LeaderHost
+from streamlease.leader.core.events import Effect as LeaderEffect
+from streamlease.leader.core.events import Event as LeaderEvent
+from streamlease.leader.core.machine import Leader
 from streamlease.leader.runner import Runner
 from streamlease.streams.spaces.definitions import Space
 from streamlease.streams.spaces.known import Known
@@ -137,6 +144,35 @@ def test_groups_at_rest_are_not_compared_with_spaces(monkeypatch: pytest.MonkeyP
         timeline.process("operator").start(create())
         timeline.run(timeline.now + MINUTE)
         assert 20 <= compared <= 60, "each leader looked which of all are its own"
+
+
+def test_at_rest_borrowers_and_leaders_are_stepped_only_where_something_is_due(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A ping a second and its answer; and each leader's look at the time, twice a second."""
+    steps: Counter[tuple[str, str]] = Counter()
+    step, taken = Borrower.step, Leader.step
+
+    def stepped(self: Borrower, event: BorrowerEvent, now: int) -> list[Effect]:
+        steps["borrower", type(event).__name__] += 1
+        return step(self, event, now)
+
+    def taking(self: Leader, event: LeaderEvent, now: int, *, more: bool = False) -> list[LeaderEffect]:
+        steps["leader", type(event).__name__] += 1
+        return taken(self, event, now, more=more)
+
+    monkeypatch.setattr(Borrower, "step", stepped)
+    monkeypatch.setattr(Leader, "step", taking)
+    groups = 20
+    with Timeline() as timeline:
+        stage = Stage(timeline, groups, 0, 1)
+        stage.rest()
+        steps.clear()
+        timeline.run(timeline.now + MINUTE)
+        seconds = {what: count / groups / MINUTE for what, count in steps.items()}
+    assert seconds.pop(("leader", "Tick")) <= 2.1
+    assert seconds.keys() == {("borrower", "Tick"), ("borrower", "Received"), ("leader", "Received")}
+    assert max(seconds.values()) <= 1.05
 
 
 def epochs_at_rest(spaces: int) -> int:

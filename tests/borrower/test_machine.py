@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import chain
 
 import pytest
@@ -11,12 +12,14 @@ from hypothesis import strategies as st
 from streamlease.borrower.events import (
     Disconnected,
     Ended,
+    Event,
     Failed,
     FailureAnswered,
     FindLeader,
     LeaderFound,
     ProgressAcknowledged,
     Progressed,
+    Received,
     SendToLeader,
     Started,
     StreamGone,
@@ -26,7 +29,7 @@ from streamlease.borrower.events import (
     Unsubscribed,
 )
 from streamlease.borrower.leases import MOST_TOLD, TELL_INTERVAL
-from streamlease.borrower.life import BorrowerConfig, BorrowerState
+from streamlease.borrower.life import STOOD_STILL, BorrowerConfig, BorrowerState
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.messages import (
     Disconnect,
@@ -444,7 +447,7 @@ def test_a_process_that_stood_still_hears_what_came_before_it_gives_its_leader_u
     for now in range(100, 1100, 100):
         borrower.step(Tick(), now)
     back = 1000 + 2 * CONFIG.ping_timeout
-    borrower.step(Tick(), back)
+    borrower.step(Tick(since=back - 1000), back)
     assert borrower.state is BorrowerState.CONNECTED
     hear(borrower, pong(), back + 50)
     for now in range(back + 100, back + 50 + CONFIG.ping_timeout, 100):
@@ -458,7 +461,7 @@ def test_a_process_that_was_away_for_its_session_holds_nothing_from_then_on() ->
     borrower = connected(grant())
     for now in range(100, 1100, 100):
         borrower.step(Tick(), now)
-    effects = borrower.step(Tick(), 1000 + CONFIG.session_timeout)
+    effects = borrower.step(Tick(since=CONFIG.session_timeout), 1000 + CONFIG.session_timeout)
     assert effects == [StreamGone(STREAM, LEASE_EPOCH), Ended("the leader is silent", again=True)]
 
 
@@ -604,3 +607,32 @@ def test_a_stream_that_an_operator_took_is_gone_and_nothing_of_it_is_durable_by_
     hear(borrower, revoke())
     borrower.step(progressed(11, final=True), 0)
     assert not any(isinstance(effect, ProgressAcknowledged) for effect in hear(borrower, forced))
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_before_something_is_due_a_tick_changes_nothing(seed: int) -> None:
+    rolls, now = random.Random(seed), 0
+    borrower = new()
+    borrower.step(Started(), now)
+    events: list[Event] = [
+        LeaderFound("box", TERM),
+        *map(Received, [connect_response(), pong(), grant(), committed(20), revoke(), revoked()]),
+        progressed(20),
+        progressed(20, final=True),
+        Failed(STREAM, LEASE_EPOCH, 20, "f", "boom"),
+    ]
+    quiet = 0
+    for _ in range(200):
+        now += rolls.choice([1, 99, 200, 450])
+        if now < borrower.due_at:
+            before = frozen(borrower)
+            assert borrower.step(Tick(STOOD_STILL - 1), now) == []
+            assert frozen(borrower) == before
+            quiet += 1
+        else:
+            borrower.step(Tick(), now)
+        borrower.step(Unsubscribed() if rolls.random() < 0.01 else rolls.choice(events), now)
+        if borrower.state is BorrowerState.ENDED:
+            borrower = new()
+            borrower.step(Started(), now)
+    assert quiet > 5

@@ -6,11 +6,13 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 import streamlease
 from streamlease.agent.client import Client
+from streamlease.catalog import feed
 from streamlease.catalog.followed import Catalog
 from streamlease.catalog.items import CatalogItem, HostItem, LeaderItem, LeaseItem, SpaceItem
 from streamlease.catalog.own_rows import OwnRows
@@ -197,6 +199,35 @@ async def test_who_was_left_behind_is_told_with_a_cursor_and_catches_up_without(
     with pytest.raises(CatalogTruncated, match=r"spaces .* begin without a cursor"):
         async with client.catalog("spaces", start=start):
             pass
+
+
+async def test_who_was_left_behind_and_waits_no_longer_gets_it_all_the_same(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "MOST_KEPT", 1)
+    await client.create_space("a", ["a/#"])
+    async with client.catalog("spaces") as other:
+        start = other.at
+    async with client.catalog("spaces") as other, client.catalog("spaces", start=start) as late:
+        for name in ("b", "c", "d"):
+            await client.create_space(name, [f"{name}/#"])
+            await anext(other)
+        begin, begun = feed.CatalogFeed.begin, asyncio.Event()
+
+        async def held_up(*args: Any) -> feed.Beginning:
+            if not begun.is_set():
+                begun.set()
+                await asyncio.Event().wait()
+            return await begin(*args)
+
+        monkeypatch.setattr(feed.CatalogFeed, "begin", held_up)
+        waiting = asyncio.create_task(anext(late))
+        await begun.wait()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        async with asyncio.timeout(SECONDS):
+            found = [(await anext(late)).item for _ in range(3)]
+        assert [getattr(one, "space", None) for one in found] == ["b", "c", "d"]
 
 
 async def test_changes_that_redis_lost_are_seen_by_what_differs(client: Client) -> None:

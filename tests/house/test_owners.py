@@ -11,6 +11,7 @@ OWNED = {
     "streams/tasks.py": "the owners of tasks: `Supervisor`, and all or none",
     "testing/loops.py": "processes of virtual time, which end with their timeline",
     "agent/membership/leader_search.py": "awaited at once, in a context of its own",
+    "agent/shielded.py": "one step at a time; who asks next gets its error, and it ends with the items",
     "agent/loop.py": "awaited by the thread that called, and cancelled with its call",
     "hosts/serve.py": "awaited by the thread of a probe, and cancelled with its answer",
     "leader/runner.py": "awaited in the same turn, beside what may end it",

@@ -63,7 +63,8 @@ class WholeEpochs:
     def __init__(self, merged: MergedSpaces, positions: Mapping[StreamId, int]) -> None:
         self._merged = merged
         self.positions = dict(positions)
-        """The ends of the streams at the newest boundary of which, and of all before, nothing is left."""
+        """The ends of the streams at the newest boundary of which, and of all before, nothing is left. It is
+        replaced, never changed: who keeps it keeps what it was."""
         self._waiting: dict[Epoch, list[Stretch]] = {}
         self._unfinished: dict[str, deque[_Unfinished]] = {}
 
@@ -107,6 +108,9 @@ class WholeEpochs:
 
     def _settle(self) -> None:
         """Let the positions follow what was handed out, boundary by boundary."""
+        reached: dict[StreamId, int] = {}
         for bounds in self._unfinished.values():
             while bounds and not bounds[0].waiting:
-                self.positions.update(bounds.popleft().ends)
+                reached.update(bounds.popleft().ends)
+        if reached:
+            self.positions = {**self.positions, **reached}
