@@ -18,19 +18,19 @@ The classes are bridges to the asynchronous ones (`agent/loop.py`), which say wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from streamlease.agent import client as asynchronous
-from streamlease.agent.blocking_groups import Batch, EpochGroupSubscription, EpochPart, Subscription, next_of
+from streamlease.agent.blocking_groups import Batch, EpochGroupSubscription, EpochPart, Subscription
 from streamlease.agent.collections.catalog_messages import CatalogMessages
 from streamlease.agent.collections.collection import Collection as AsyncCollection
 from streamlease.agent.epochs.epoch_items import EpochItem
 from streamlease.agent.epochs.epoch_reading import EpochSubscription as AsyncEpochSubscription
 from streamlease.agent.handover import Publisher
-from streamlease.agent.loop import LoopThread, ManagerBridge, opening, waiting
+from streamlease.agent.loop import LoopThread, ManagerBridge, Ungrouped, opening, waiting
 from streamlease.agent.plain.listening import PlainSubscription as AsyncPlainSubscription
 from streamlease.agent.plain.selecting import PlainBatch
 from streamlease.catalog.feed import CatalogChange
@@ -72,12 +72,8 @@ __all__ = [
 ]
 
 
-class PlainSubscription(ManagerBridge[AsyncPlainSubscription | CatalogMessages]):
+class PlainSubscription(Ungrouped[AsyncPlainSubscription | CatalogMessages, PlainBatch]):
     """``client.listen(...)`` and ``client.history(...)``: a context manager and an iterator of batches."""
-
-    def __iter__(self) -> Iterator[PlainBatch]:
-        while (batch := self._loop.call(next_of(self._inner))) is not None:
-            yield batch
 
     @property
     def positions(self) -> dict[str, int]:
@@ -85,12 +81,8 @@ class PlainSubscription(ManagerBridge[AsyncPlainSubscription | CatalogMessages])
         return self._inner.positions
 
 
-class EpochSubscription(ManagerBridge[AsyncEpochSubscription]):
+class EpochSubscription(Ungrouped[AsyncEpochSubscription, EpochItem]):
     """``client.listen(..., epochs=...)``: a context manager and an iterator of items."""
-
-    def __iter__(self) -> Iterator[EpochItem]:
-        while (item := self._loop.call(next_of(self._inner))) is not None:
-            yield item
 
     @property
     def positions(self) -> dict[str, int]:
@@ -98,12 +90,8 @@ class EpochSubscription(ManagerBridge[AsyncEpochSubscription]):
         return self._inner.positions
 
 
-class Collection(ManagerBridge[AsyncCollection]):
+class Collection(Ungrouped[AsyncCollection, Change]):
     """``client.collection(...)``: a context manager and an iterator of changes."""
-
-    def __iter__(self) -> Iterator[Change]:
-        while (change := self._loop.call(next_of(self._inner))) is not None:
-            yield change
 
     @property
     def items(self) -> dict[Item, int]:
@@ -121,12 +109,8 @@ class Collection(ManagerBridge[AsyncCollection]):
         return self._inner.frontier
 
 
-class Catalog(ManagerBridge[AsyncCatalog]):
+class Catalog(Ungrouped[AsyncCatalog, CatalogChange]):
     """``client.catalog(...)``: a context manager and an iterator of changes."""
-
-    def __iter__(self) -> Iterator[CatalogChange]:
-        while (change := self._loop.call(next_of(self._inner))) is not None:
-            yield change
 
     @property
     def items(self) -> dict[CatalogItem, int]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from streamlease.agent.batch import Batch as AsyncBatch
 from streamlease.agent.epochs.epoch_items import Frontier
 from streamlease.agent.epochs.group_reader import EpochGroupReader
 from streamlease.agent.epochs.group_reader import EpochPart as AsyncEpochPart
-from streamlease.agent.loop import Bridge, LoopThread, ManagerBridge, at_once, waiting
+from streamlease.agent.loop import Bridge, LoopThread, Polled, at_once, waiting
 from streamlease.agent.subscribing import Subscription as AsyncSubscription
 from streamlease.agent.subscription import SharedReader
 from streamlease.protocol.errors import InvalidInput
@@ -21,22 +20,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-T_co = TypeVar("T_co", covariant=True)
 R = TypeVar("R", bound=SharedReader | EpochGroupReader)
 F = TypeVar("F")
-
-
-class _Batches(Protocol[T_co]):
-    async def __anext__(self) -> T_co: ...
-
-
-async def next_of(batches: _Batches[T_co], seconds: float | None = None) -> T_co | None:
-    """The next batch; None if none came within `seconds`, or there is none any more."""
-    try:
-        async with asyncio.timeout(seconds):
-            return await batches.__anext__()
-    except (TimeoutError, StopAsyncIteration):
-        return None
 
 
 class Batch(Bridge[AsyncBatch]):
@@ -101,14 +86,12 @@ class EpochPart(Bridge[AsyncEpochPart]):
     fail = waiting(AsyncEpochPart.fail)
 
 
-class _Joined(ManagerBridge[AsyncSubscription[R]], Generic[R, F]):
+class _Joined(Polled[AsyncSubscription[R], F], Generic[R, F]):
     """A subscription of a group, whose reader finds items of type `F`."""
 
     def __init__(self, loop: LoopThread, subscription: AsyncSubscription[R]) -> None:
         super().__init__(loop, subscription)
         self._reader: R | None = None
-        self._found: F | None = None
-        """What an interrupted `poll` has left for the next one."""
 
     def __enter__(self) -> Self:
         self._reader = self._loop.call(self._inner.__aenter__())
@@ -127,13 +110,8 @@ class _Joined(ManagerBridge[AsyncSubscription[R]], Generic[R, F]):
         return self._open().streams
 
     def _poll(self, seconds: float | None) -> F | None:
-        if self._found is None:
-            self._loop.call(self._find(self._open(), seconds))
-        found, self._found = self._found, None
-        return found
-
-    async def _find(self, reader: Any, seconds: float | None) -> None:
-        self._found = await next_of(reader, seconds)
+        reader: Any = self._open()
+        return self._next(reader, seconds)
 
     def flush(self) -> None:
         """As the asynchronous ``flush``: wait until all that was entered until now is durable."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
@@ -25,6 +25,7 @@ A = TypeVar("A")
 B = TypeVar("B")
 P = ParamSpec("P")
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 class LoopThread:
@@ -156,6 +157,46 @@ class ManagerBridge(Bridge[M]):
         traceback: TracebackType | None,
     ) -> None:
         self._loop.call(self._inner.__aexit__(kind, error, traceback))
+
+
+class _Items(Protocol[T_co]):
+    async def __anext__(self) -> T_co: ...
+
+
+class Polled(ManagerBridge[M], Generic[M, T]):
+    """Stands for what finds items of type `T`."""
+
+    def __init__(self, loop: LoopThread, inner: M) -> None:
+        super().__init__(loop, inner)
+        self._found: T | None = None
+        """What an interrupted wait has left for the next one."""
+
+    def _next(self, items: _Items[T], seconds: float | None) -> T | None:
+        """The next item; None if none came within `seconds`, or there is none any more."""
+        if self._found is None:
+            self._loop.call(self._find(items, seconds))
+        found, self._found = self._found, None
+        return found
+
+    async def _find(self, items: _Items[T], seconds: float | None) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                self._found = await items.__anext__()
+        except (TimeoutError, StopAsyncIteration):
+            return
+
+
+class Ungrouped(Polled[M, T]):
+    """Stands for a subscription without a group: a context manager and an iterator."""
+
+    def __iter__(self) -> Iterator[T]:
+        while (item := self.poll()) is not None:
+            yield item
+
+    def poll(self, seconds: float | None = None) -> T | None:
+        """The next item; None if none came within `seconds`, or there is none any more."""
+        items: Any = self._inner
+        return self._next(items, seconds)
 
 
 def waiting(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -116,6 +118,62 @@ def test_history_and_listening_without_a_group(real_redis_url: str) -> None:
             assert history.positions == {"s.0.0": 5}
         with client.listen("a/#", start=4) as listening:
             assert next(iter(listening)).messages[0].payload == b"4"
+
+
+FOLLOWED: dict[str, Callable[[blocking.Client], Any]] = {
+    "listen": lambda client: client.listen("a/#"),
+    "epochs": lambda client: client.listen("e/#", epochs="atomic"),
+    "collection": lambda client: client.collection("c/#"),
+    "catalog": lambda client: client.catalog("spaces"),
+}
+
+
+@pytest.mark.parametrize("kind", FOLLOWED)
+def test_without_a_group_too_a_wait_may_be_short_and_nothing_is_lost(real_redis_url: str, kind: str) -> None:
+    with blocking.connect(real_redis_url) as client:
+        client.create_space("a", ["a/#"])
+        client.create_space("e", ["e/#"], epochs=1)
+        client.create_space("c", ["c/#"], collection=True)
+        with FOLLOWED[kind](client) as following:
+            if kind == "epochs":
+                assert following.poll(10) is not None  # where the frontier stands
+            for _ in range(3):
+                assert following.poll(0.01) is None
+            if kind == "catalog":
+                client.create_space("new", ["new/#"])
+                assert following.poll(10).item.space == "new"
+            elif kind == "epochs":
+                with client.epoch_publisher("e", "p") as publisher:
+                    publisher.submit("e/x", b"1", epoch=0)
+                    publisher.advance(1)
+                assert following.poll(10).to_arrow().column("payload").to_pylist() == [b"1"]
+            else:
+                with client.publisher() as publisher:
+                    publisher.send("c/x" if kind == "collection" else "a/x", b"1")
+                found = following.poll(10)
+                assert (found.payload if kind == "collection" else found.messages[0].payload) == b"1"
+            assert kind == "epochs" or following.poll(0.01) is None
+
+
+def test_an_interrupted_wait_leaves_what_it_found_for_the_next_one(real_redis_url: str) -> None:
+    """Ctrl-C comes whenever it likes, also when the answer is there and the program has not got it yet."""
+    with blocking.connect(real_redis_url) as client, client.publisher() as publisher:
+        client.create_space("s", ["a/#"])
+        with client.listen("a/#") as listening:
+            call = listening._loop.call
+
+            def interrupted(work: Any, seconds: float | None = None) -> Any:
+                call(work, seconds)
+                raise KeyboardInterrupt
+
+            publisher.send("a/b", b"1")
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(listening._loop, "call", interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    listening.poll()
+            publisher.send("a/b", b"2")
+            found = [next(iter(listening)).messages[0].payload for _ in range(2)]
+            assert found == [b"1", b"2"]
 
 
 def test_what_is_submitted_keeps_its_order_with_all_else(real_redis_url: str) -> None:
