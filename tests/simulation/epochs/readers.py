@@ -253,7 +253,10 @@ class OffReader(AnyReader):
     @property
     def trouble(self) -> str:
         there = {stream: end for stream, end in self._at.items() if end}
-        ends = {stream: end for stream, end in self.world.written.now.ends.items() if end}
+        # Not where what was written ends: offsets behind that may be out of use, since a consumer of a group
+        # had read there what Redis lost then.
+        streams = {*self._at, *self.world.written.now.ends}
+        ends = {stream: end for stream in streams if (end := self.world.next_of(stream))}
         return "" if there == ends else f"{self.name} is at {there} of {ends}"
 
 

@@ -15,7 +15,7 @@ from streamlease.protocol.epochs.order import Epoch, bottom
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.collections import points, snapshots
 from streamlease.streams.epochs import keeping, keys, tidying
-from streamlease.streams.log.keys import staged_part
+from streamlease.streams.log.keys import staged_part, stream_meta
 from tests.simulation.epochs.actors import SPACE, Actor, AnySender, Closer, KeeperHost
 from tests.simulation.epochs.acts import Acts, drawn
 from tests.simulation.epochs.readers import AnyReader, CollectionReader, EagerReader, OffReader, Reader
@@ -73,6 +73,10 @@ class EpochWorld(SimulatedWorld):
     def bottom(self) -> Epoch:
         """The least epoch."""
         return bottom(self.dimensions or 1)
+
+    def next_of(self, stream: str) -> int:
+        """The offset that the next message of a stream would get."""
+        return int(self._asked(b"HGET", stream_meta(StreamId.parse(stream)), b"next") or 0)
 
     def number(self) -> int:
         """A number that was not there before."""
