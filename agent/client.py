@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Unpack, overload
 
+from streamlease.agent.shielded import OwnReaders
 from streamlease.catalog.shown import shown_by
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.ids import StreamId
@@ -26,8 +27,6 @@ from streamlease.streams.spaces.space_options import SpaceOptions
 from streamlease.streams.spaces.spaces import Space, SpaceStore
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from pydantic import BaseModel
 
     from streamlease.agent.collections.catalog_messages import CatalogMessages
@@ -74,7 +73,8 @@ class Client:
         self._agent: Agent | None = None
         self.shown = shown_by(self.redis)
         self._agent_lock = asyncio.Lock()
-        self._readers: list[SharedReader | EpochGroupReader] = []
+        self._readers: dict[SharedReader | EpochGroupReader, None] = {}
+        self._own = OwnReaders()
 
     @cached_property
     def tails(self) -> Tails:
@@ -92,12 +92,7 @@ class Client:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -112,6 +107,7 @@ class Client:
             self._readers.clear()
 
     async def _disconnect(self) -> None:
+        self._own.close()
         for name in self.__dict__.keys() & {"_feeds", "_services"}:
             await getattr(self, name).close()
         if self._agent is not None:
@@ -224,7 +220,7 @@ class Client:
         """
         from streamlease.agent.subscribing import Subscribing
 
-        own = (self.redis, self.tails, self.groups, self.agent, self._readers.append)
+        own = (self.redis, self.tails, self.groups, self.agent, self._readers)
         reading = (start, name, max_batch, buffered_batches, auto_commit, session_timeout, schema, options)
         return Subscribing.checked(subscription, *reading, epochs).subscription(*own)
 
@@ -259,10 +255,7 @@ class Client:
             InvalidTopic, InvalidOption: at once. UnknownSpace, HistoryTruncated, EpochsTruncated, or that
             spaces have no epochs (InvalidOption): when entered.
         """
-        from streamlease.agent.plain.plain_ways import read_plain
-
-        own = (self.redis, self.tails, self.spaces, self.agent, self.catalog, self.shown)
-        return read_plain(*own, filter, start, epochs, max_batch, schema, follow=True)
+        return self._read(filter, start, epochs, max_batch, schema, follow=True)
 
     @overload
     def history(
@@ -288,10 +281,15 @@ class Client:
                 appended after it; None: all that is left.
             max_batch, schema, epochs: as of `listen`; ``atomic`` ends at the newest boundary.
         """
-        from streamlease.agent.plain.plain_ways import after, read_plain
+        from streamlease.agent.plain.plain_ways import after
 
-        own = (self.redis, self.tails, self.spaces, self.agent, self.catalog, self.shown)
-        return read_plain(*own, filter, after(since), epochs, max_batch, schema, follow=False)
+        return self._read(filter, after(since), epochs, max_batch, schema, follow=False)
+
+    def _read(self, *what: Any, follow: bool) -> PlainSubscription | EpochSubscription | CatalogMessages:
+        from streamlease.agent.plain.plain_ways import read_plain
+
+        own = (self.redis, self.tails, self.spaces, self.agent, self.catalog, self.shown, self._own)
+        return read_plain(*own, *what, follow=follow)
 
     def collection(self, filter: str, *, start: Mapping[str, int] | None = None) -> Collection:
         """What is there of collections at one point (`items`), and then each change behind it, once.
@@ -303,7 +301,8 @@ class Client:
         """
         from streamlease.agent.collections.collection import Collection
 
-        return Collection(self.redis, self.tails, self.spaces, self.agent, filter, start, self.shown)
+        own = (self.redis, self.tails, self.spaces, self.agent)
+        return self._own.add(Collection(*own, filter, start, self.shown))
 
     @cached_property
     def _services(self) -> ClientServices:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
+from weakref import WeakSet
 
+from streamlease.protocol.errors import InvalidOption, StreamleaseError
 from streamlease.streams.tasks import stop
 
 T = TypeVar("T")
@@ -55,6 +57,13 @@ class ShieldedItems(Generic[T]):
             await self._stepped.wait()
         return self._due.popleft()
 
+    def end(self, error: BaseException) -> None:
+        """Hand out nothing more: who waits, or else who asks next, gets `error`."""
+        if not self._closed:
+            self._closed, self._error = True, error
+            self._due.clear()
+            self._stepped.set()
+
     async def close(self) -> None:
         """End the generator, wherever it is."""
         self._closed = True
@@ -65,12 +74,45 @@ class ShieldedItems(Generic[T]):
 
     async def _resume(self) -> None:
         try:
-            self._due.extend(await anext(self._steps))
+            items = await anext(self._steps)
+            if not self._closed:
+                self._due.extend(items)
         except asyncio.CancelledError as error:
-            self._error = None if self._closed else error
+            self._failed(error)
             raise
         except Exception as error:
-            self._error = error
+            self._failed(error)
         finally:
             self._step = None
             self._stepped.set()
+
+    def _failed(self, error: BaseException) -> None:
+        if not self._closed:
+            self._error = error
+
+
+class Ending(Protocol):
+    """What may be told that it goes no further."""
+
+    def end(self, error: StreamleaseError) -> None:
+        """See `ShieldedItems.end`."""
+
+
+R = TypeVar("R", bound=Ending)
+
+
+class OwnReaders:
+    """The readers without a group that a client has made. They end with it, at the latest."""
+
+    def __init__(self) -> None:
+        self._made: WeakSet[Ending] = WeakSet()
+
+    def add(self, reader: R) -> R:
+        """The reader, from now on one of them."""
+        self._made.add(reader)
+        return reader
+
+    def close(self) -> None:
+        """Tell those that are open that the client is closed."""
+        for reader in [*self._made]:
+            reader.end(InvalidOption("the client is closed: what it read goes no further"))

@@ -124,17 +124,17 @@ class Subscribing:
         tails: Tails,
         groups: Groups,
         agent_of: Callable[[], Awaitable[Agent]],
-        opened: Callable[[AnyReader], object],
+        readers: dict[AnyReader, None],
     ) -> Subscription[SharedReader] | Subscription[EpochGroupReader]:
         """What the program enters.
 
         Args:
-            opened: told of the reader, when it is.
+            readers: those that are open; its own is one of them while it is.
         """
         own = (redis, tails, groups, agent_of)
         if self.whole_epochs:
-            return Subscription(partial(self._open_epochs, *own), opened, whole_epochs=True)
-        return Subscription(partial(self._open, *own), opened)
+            return Subscription(partial(self._open_epochs, *own), readers, whole_epochs=True)
+        return Subscription(partial(self._open, *own), readers)
 
     async def _open(
         self, redis: AsyncRedis, tails: Tails, groups: Groups, agent_of: Callable[[], Awaitable[Agent]]
@@ -252,18 +252,18 @@ class Subscription(Generic[R]):
     def __init__(
         self,
         opener: Callable[[], Awaitable[R]],
-        opened: Callable[[AnyReader], object],
+        readers: dict[AnyReader, None],
         *,
         whole_epochs: bool = False,
     ) -> None:
         self.whole_epochs = whole_epochs
         self._opener = opener
-        self._opened = opened
+        self._readers = readers
         self._reader: R | None = None
 
     async def __aenter__(self) -> R:
         self._reader = await self._opener()
-        self._opened(self._reader)
+        self._readers[self._reader] = None
         return self._reader
 
     async def __aexit__(
@@ -280,8 +280,11 @@ class Subscription(Generic[R]):
         try:
             await self._reader.close()
         except StreamleaseError:
+            self._readers.pop(self._reader, None)
             if error is None:
                 raise
+        else:  # not where this is cancelled: then the client closes it
+            self._readers.pop(self._reader, None)
 
 
 def _check_mode(epochs: str, max_batch: int | None) -> None:

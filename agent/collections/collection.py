@@ -192,6 +192,11 @@ class Collection:
             self._done[stream] = end
         return change
 
+    def end(self, error: StreamleaseError) -> None:
+        """Go no further: who waits for a change, or else who asks next, gets `error`."""
+        if self._changes is not None:
+            self._changes.end(error)
+
     @property
     def positions(self) -> dict[str, int]:
         """How far each stream was handed out: a `start` for another subscription.

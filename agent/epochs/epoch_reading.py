@@ -172,6 +172,11 @@ class EpochSubscription:
             raise item
         return item
 
+    def end(self, error: StreamleaseError) -> None:
+        """Go no further: who waits for an item, or else who asks next, gets `error`."""
+        if self._items is not None:
+            self._items.end(error)
+
     @property
     def positions(self) -> dict[str, int]:
         """Of each stream, its end at the newest boundary of which everything was handed out.

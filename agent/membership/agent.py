@@ -116,7 +116,9 @@ class Agent:
 
     def remove_session(self, end: End) -> None:
         """Stop minding that session."""
-        self._sessions.pop(end, None)
+        group = self._sessions.pop(end, None)
+        if group is not None:
+            self.leaders.forget_wishes(group)
 
     def _ended(self, task: str, error: StreamleaseError) -> None:
         self.error = self.error or error

@@ -96,8 +96,13 @@ class LeaderSearch:
 
     def keep_declared(self, group: str, wish: Wish) -> None:
         """Have `wish` declare the group before a leader is wanted: it may be deleted until then."""
-        wishes = [other for other in self._wishes.get(group, ()) if other[0]()]
-        self._wishes[group] = [*wishes, wish]
+        self._wishes.setdefault(group, []).append(wish)
+
+    def forget_wishes(self, group: str) -> None:
+        """Forget those that nobody has any more, and with them all that hangs on them."""
+        wishes = [wish for wish in self._wishes.pop(group, ()) if wish[0]()]
+        if wishes:
+            self._wishes[group] = wishes
 
     def find(self, group: str, found: LeaderFound) -> None:
         """Look for the leader of `group`; `found(mailbox, term)` is called if there is one now."""

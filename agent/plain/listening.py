@@ -174,6 +174,11 @@ class PlainSubscription:
             if len(batch):
                 return batch
 
+    def end(self, error: StreamleaseError) -> None:
+        """Go no further: who waits for a batch, or else who asks next, gets `error`."""
+        if self._batches is not None:
+            self._batches.end(error)
+
     @property
     def positions(self) -> dict[str, int]:
         """Of each stream, the offset behind the last batch: a `start` for another subscription."""

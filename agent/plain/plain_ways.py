@@ -10,6 +10,7 @@ from streamlease.agent.collections.catalog_messages import CatalogMessages
 from streamlease.agent.epochs.epoch_reading import EpochSubscription, checked_mode
 from streamlease.agent.plain.listening import PlainSubscription
 from streamlease.agent.plain.selecting import ByFilter, WholeSpace, check_plain
+from streamlease.agent.shielded import OwnReaders
 from streamlease.catalog.shown import Shown
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.topics import is_of_catalog
@@ -57,6 +58,7 @@ def read_plain(
     agent: Callable[[], Awaitable[Agent]],
     catalog: Callable[[str], Catalog],
     shown: Shown,
+    readers: OwnReaders,
     filter: str,
     start: Start,
     epochs: str,
@@ -82,9 +84,11 @@ def read_plain(
         "need_keepers": _keepers_of(agent),
         "shown": shown,
     }
-    if epochs == "off":
-        return PlainSubscription(redis, tails, spaces, ByFilter(filter), start, max_batch=max_batch, **common)
-    return EpochSubscription(redis, spaces, filter, start, checked_mode(epochs), **common)
+    if epochs != "off":
+        return readers.add(EpochSubscription(redis, spaces, filter, start, checked_mode(epochs), **common))
+    return readers.add(
+        PlainSubscription(redis, tails, spaces, ByFilter(filter), start, max_batch=max_batch, **common)
+    )
 
 
 def follow_space(

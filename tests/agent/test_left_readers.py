@@ -1,0 +1,75 @@
+"""Readers that were left are forgotten; those that are open end with their client."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+
+from streamlease.agent.client import Client, connect
+from streamlease.protocol.errors import InvalidOption
+from tests.agent.helpers import SECONDS
+
+Opened = AbstractAsyncContextManager[AsyncIterator[Any]]
+
+READERS: dict[str, Callable[[Client, int], Opened]] = {
+    "group": lambda client, number: client.subscribe(f"$shared/g{number}/a/#"),
+    "group of epochs": lambda client, number: client.subscribe(f"$shared/g{number}/e/#", epochs="atomic"),
+    "listen": lambda client, _: client.listen("a/#"),
+    "atomic": lambda client, _: client.listen("e/#", epochs="atomic"),
+    "eager": lambda client, _: client.listen("e/#", epochs="eager"),
+    "collection": lambda client, _: client.collection("c/#"),
+    "catalog": lambda client, _: client.catalog("spaces"),
+}
+
+
+async def spaces(client: Client) -> None:
+    await client.create_space("a", ["a/#"])
+    await client.create_space("e", ["e/#"], epochs=1)
+    await client.create_space("c", ["c/#"], collection=True)
+
+
+@pytest.mark.parametrize("kind", READERS)
+async def test_readers_that_were_left_are_forgotten(client: Client, kind: str) -> None:
+    """A program that lives for months makes and leaves many, such as a gateway for its members."""
+    await spaces(client)
+    left: list[weakref.ref[Any]] = []
+    for number in range(5):
+        async with READERS[kind](client, number) as reader:
+            left.append(weakref.ref(reader))
+        del reader
+    async with asyncio.timeout(SECONDS):
+        while any(one() is not None for one in left):
+            await asyncio.sleep(0.05)  # what they began ends
+            gc.collect()
+
+
+@pytest.mark.parametrize("kind", READERS)
+async def test_who_waits_when_the_client_is_closed_waits_no_more(redis_url: str, kind: str) -> None:
+    client = await connect(redis_url).__aenter__()
+    await spaces(client)
+    opened = READERS[kind](client, 0)
+    reader = await opened.__aenter__()
+    got: list[Any] = []
+
+    async def read() -> None:
+        got.extend([one async for one in reader])
+
+    reading = asyncio.create_task(read())
+    for _ in range(5):
+        await asyncio.sleep(0)  # it waits now
+    await client.close()
+    async with asyncio.timeout(SECONDS):
+        await asyncio.wait([reading])
+        if kind.startswith("group"):
+            assert reading.exception() is None, "it was left in good order"
+        else:
+            assert isinstance(reading.exception(), InvalidOption)
+            with pytest.raises(StopAsyncIteration if kind != "catalog" else InvalidOption):
+                await anext(reader)
+        await opened.__aexit__(None, None, None)
