@@ -37,6 +37,7 @@ from streamlease.streams.epochs.tidying import STREAMS_AT_ONCE, forgettable, orp
 from streamlease.streams.epochs.writing import lose
 from streamlease.streams.log.appends import refused_append
 from streamlease.streams.log.keys import append_keys, stream_news
+from streamlease.streams.redis.cluster import AsyncCluster
 from streamlease.streams.redis.connection import Argument, AsyncRedis, ask, refusal
 from streamlease.streams.redis.durability import Durability
 from streamlease.streams.redis.durable import run_settled
@@ -61,6 +62,7 @@ SNAPSHOT_LINES = 2000
 
 INCARNATIONS = 1 << 20
 """Incarnation I of a name appends to staged logs under the incarnations from I times so many on."""
+_Piece = tuple[Owned, int, int]
 
 
 @dataclass(slots=True)
@@ -265,17 +267,15 @@ class Keeper:
 
     async def _move(self, opened: _Open) -> list[MovedPart]:
         """Have what is complete in its streams; how many messages of each publisher, in order."""
-        pieces: dict[StreamId, list[tuple[Owned, int, int]]] = {}
+        pieces: dict[StreamId, list[_Piece]] = {}
         for owned in opened.complete:
             for first, to in owned.staged.ranges:
                 for begin in range(first, to, PIECE_ROWS):
-                    pieces.setdefault(owned.staged.stream, []).append(
-                        (owned, begin, min(to, begin + PIECE_ROWS))
-                    )
-        calls = {
-            stream: _move_call(stream, opened.number, opened.upto, wanted)
-            for stream, wanted in pieces.items()
-        }
+                    piece = owned, begin, min(to, begin + PIECE_ROWS)
+                    pieces.setdefault(owned.staged.stream, []).append(piece)
+        # A decision that Redis has lost since must not be carried out: no other one could be, then.
+        beside = () if isinstance(self._redis, AsyncCluster) else (keys.state(self.space),)
+        calls = {stream: _move_call(stream, opened, some, beside) for stream, some in pieces.items()}
         rows: dict[tuple[Owned, StreamId], int] = {}
         while calls:
             answers, waits = await run_settled(self._redis, [*calls.values()], [self._durability])
@@ -304,6 +304,8 @@ class Keeper:
             raise reply
         if reply[0] == b"moved":
             return list(reply)
+        if reply[0] == b"undecided":
+            raise self._hole("the decision about the next boundary")
         if reply[0] == b"past":
             raise Unsupported(
                 f"stream {stream} has boundary {reply[1]} of space {self.space}, which Redis lost elsewhere: "
@@ -389,10 +391,10 @@ class Keeper:
         )
 
 
-def _move_call(stream: StreamId, number: int, upto: int, pieces: Sequence[tuple[Owned, int, int]]) -> Call:
+def _move_call(stream: StreamId, opened: _Open, pieces: Sequence[_Piece], beside: Sequence[str]) -> Call:
     meta, publishers, log = append_keys(stream)
-    args: list[Argument] = [keys.MOVER, number, upto, MOVE_ENTRIES, stream_news(stream)]
+    args: list[Argument] = [keys.MOVER, opened.number, opened.upto, MOVE_ENTRIES, stream_news(stream)]
     for owned, first, to in pieces:
         args += (keys.staged_field(owned.staged.epoch, owned.name, owned.inc), first, to)
-    names = [meta, publishers, log, keys.staged_log(stream), keys.staged_epochs(stream)]
+    names = [meta, publishers, log, keys.staged_log(stream), keys.staged_epochs(stream), *beside]
     return load_script(_ROOM, "move").call(names, args)

@@ -497,3 +497,33 @@ async def test_nothing_is_decided_upon_lines_that_redis_lost() -> None:
     with pytest.raises(StoreRefused):
         await keeper._decide()
     assert await ask(redis, [("HGET", keys.state(SPACE), "boundary")]) == newest
+
+
+async def test_what_was_decided_and_then_lost_is_not_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its stream would have a boundary that is decided otherwise then, and refuse that one for ever."""
+    ticks = count(1_000_000_000)
+    server = MemoryServer(lambda: next(ticks) / 1000, replicated=True)
+    redis = connect_redis(server)
+    await AsyncLog(redis).open(STREAMS, "epochs")
+    a, keeper = await entered(redis), await keeper_of(redis)
+    part = await stage(redis, 0, (0,), ["x"])
+    await ask(redis, [("WAIT", 1, 100)])
+    await a.advance(((1,),), [part])
+    decide = Keeper._decide
+
+    async def lost(keeper: Keeper) -> None:
+        await decide(keeper)
+        assert server.fail_over(10_000) > 0
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Keeper, "_decide", lost)
+        with pytest.raises(StoreRefused, match=r"the decision .* is not what its keeper knows"):
+            await keeper.turn()
+    assert await contents(redis, 0) == []
+    following, b = await keeper_of(redis, 2), await entered(redis, "b")
+    await b.advance(((1,),), [])
+    await a.advance(((1,),), [part])
+    while await following.turn():
+        pass
+    assert await contents(redis, 0) == ["x"]
+    assert [one.lost for bound in await boundaries(redis) for one in bound.moved] == [0]

@@ -1,6 +1,7 @@
 -- Move what is complete from the staged log of a stream to the end of the stream, for one boundary.
 --
 -- KEYS  1 meta (hash)  2 publishers (hash)  3 log (stream)  4 staged log (stream)  5 staged epochs (hash)
+--       6 state of the space (hash): only if it is on the same server; the decision must stand there
 -- ARGV  1 id under which the stream remembers boundaries
 --       2 number of the boundary
 --       3 upto      of the decision: another decision about that boundary has another one
@@ -15,6 +16,7 @@
 --                                          is the last number
 --   {'past', newest boundary, upto}        a later one was moved into this stream, or this one as it was
 --                                          decided otherwise: Redis lost what was decided
+--   {'undecided'}                          Redis lost the decision since, or has another one
 --   {'foreign', entry id}                  somebody else put that entry behind the end of the log
 --   {'sealed'}                             the stream takes no more
 --   {'pending'}                            it takes nothing before its predecessors are sealed
@@ -62,6 +64,9 @@ if done >= pieces then
   -- A write, so that WAIT or WAITAOF behind a repetition covers the first call.
   redis.call('HSET', KEYS[2], ARGV[1], record)
   return reply()
+end
+if KEYS[6] and redis.call('HGET', KEYS[6], 'pending') ~= ARGV[2] .. ' ' .. ARGV[3] then
+  return {'undecided'}
 end
 local refused = meta[2] ~= 'epochs' and takes_nothing(meta) or foreign(meta, KEYS[3])
 if refused then
