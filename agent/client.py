@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Unpack, overload
 
-from streamlease.agent.shielded import OwnReaders
+from streamlease.agent.own_readers import OwnReaders
 from streamlease.catalog.shown import shown_by
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.ids import StreamId

@@ -8,13 +8,14 @@ written by hand in a bridge is only what the asynchronous class does not have.
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
-from streamlease.protocol.errors import InvalidInput
+from streamlease.protocol.errors import InvalidInput, InvalidOption
 from streamlease.streams.tasks import stop_all
 
 if TYPE_CHECKING:
@@ -172,7 +173,13 @@ class Polled(ManagerBridge[M], Generic[M, T]):
         """What an interrupted wait has left for the next one."""
 
     def _next(self, items: _Items[T], seconds: float | None) -> T | None:
-        """The next item; None if none came within `seconds`, or there is none any more."""
+        """The next item; None if none came within `seconds`, or there is none any more.
+
+        Raises:
+            InvalidOption: `seconds` is no number.
+        """
+        if seconds is not None and (not isinstance(seconds, int | float) or math.isnan(seconds)):
+            raise InvalidOption(f"seconds is {ascii(seconds)[:80]}: use a number, or None to wait for ever")
         if self._found is None:
             self._loop.call(self._find(items, seconds))
         found, self._found = self._found, None

@@ -10,10 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
-from typing import Generic, Protocol, TypeVar
-from weakref import WeakSet
+from typing import Generic, TypeVar
 
-from streamlease.protocol.errors import InvalidOption, StreamleaseError
 from streamlease.streams.tasks import stop
 
 T = TypeVar("T")
@@ -69,6 +67,7 @@ class ShieldedItems(Generic[T]):
         self._closed = True
         if self._step is not None:
             await stop([self._step])
+        self._stepped.set()  # a step that is stopped before it has begun says nothing
         self._due.clear()
         await self._steps.aclose()
 
@@ -89,30 +88,3 @@ class ShieldedItems(Generic[T]):
     def _failed(self, error: BaseException) -> None:
         if not self._closed:
             self._error = error
-
-
-class Ending(Protocol):
-    """What may be told that it goes no further."""
-
-    def end(self, error: StreamleaseError) -> None:
-        """See `ShieldedItems.end`."""
-
-
-R = TypeVar("R", bound=Ending)
-
-
-class OwnReaders:
-    """The readers without a group that a client has made. They end with it, at the latest."""
-
-    def __init__(self) -> None:
-        self._made: WeakSet[Ending] = WeakSet()
-
-    def add(self, reader: R) -> R:
-        """The reader, from now on one of them."""
-        self._made.add(reader)
-        return reader
-
-    def close(self) -> None:
-        """Tell those that are open that the client is closed."""
-        for reader in [*self._made]:
-            reader.end(InvalidOption("the client is closed: what it read goes no further"))

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from streamlease.agent.collections.catalog_messages import CatalogMessages
 from streamlease.agent.epochs.epoch_reading import EpochSubscription, checked_mode
+from streamlease.agent.own_readers import OwnReaders
 from streamlease.agent.plain.listening import PlainSubscription
 from streamlease.agent.plain.selecting import ByFilter, WholeSpace, check_plain
-from streamlease.agent.shielded import OwnReaders
 from streamlease.catalog.shown import Shown
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.topics import is_of_catalog

@@ -12,7 +12,13 @@ import pytest
 
 from streamlease.agent import blocking
 from streamlease.agent.handover import MOST_BYTES, MOST_MESSAGES
-from streamlease.protocol.errors import InvalidInput, InvalidTopic, StoreUnavailable, UnknownSpace
+from streamlease.protocol.errors import (
+    InvalidInput,
+    InvalidOption,
+    InvalidTopic,
+    StoreUnavailable,
+    UnknownSpace,
+)
 from streamlease.streams.publish.publisher import Publisher
 from tests.agent.helpers import SUB
 
@@ -137,6 +143,9 @@ def test_without_a_group_too_a_wait_may_be_short_and_nothing_is_lost(real_redis_
         with FOLLOWED[kind](client) as following:
             if kind == "epochs":
                 assert following.poll(10) is not None  # where the frontier stands
+            for bad in ("soon", float("nan")):
+                with pytest.raises(InvalidOption, match=r"^seconds is .*: use a number, or None"):
+                    following.poll(bad)
             for _ in range(3):
                 assert following.poll(0.01) is None
             if kind == "catalog":

@@ -13,7 +13,7 @@ import pytest
 
 from streamlease.agent.client import Client, connect
 from streamlease.protocol.errors import InvalidOption
-from tests.agent.helpers import SECONDS
+from tests.agent.helpers import SECONDS, until
 
 Opened = AbstractAsyncContextManager[AsyncIterator[Any]]
 
@@ -43,10 +43,14 @@ async def test_readers_that_were_left_are_forgotten(client: Client, kind: str) -
         async with READERS[kind](client, number) as reader:
             left.append(weakref.ref(reader))
         del reader
-    async with asyncio.timeout(SECONDS):
-        while any(one() is not None for one in left):
-            await asyncio.sleep(0.05)  # what they began ends
-            gc.collect()
+
+    def alive() -> int:
+        gc.collect()
+        return sum(one() is not None for one in left)
+
+    await until(lambda: alive() == 0)  # what they began ends
+    assert len(left) == 5
+    assert alive() == 0
 
 
 @pytest.mark.parametrize("kind", READERS)

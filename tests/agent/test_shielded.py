@@ -114,6 +114,19 @@ async def test_to_close_it_ends_who_waits(*, cancelled: bool) -> None:
         await steps.items.next()
 
 
+@pytest.mark.parametrize("turns", range(4))
+async def test_to_close_it_ends_who_has_just_begun_to_wait(turns: int) -> None:
+    """Also before the first step has begun, which then never runs."""
+    steps = Steps()
+    task = steps.waiting()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await steps.items.close()
+    async with asyncio.timeout(SECONDS):
+        await asyncio.wait([task])
+    assert isinstance(task.exception(), StopAsyncIteration)
+
+
 # ---------------------------------------------------------------- of subscriptions
 
 

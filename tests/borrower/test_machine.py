@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from itertools import chain
 
 import pytest
@@ -12,14 +11,12 @@ from hypothesis import strategies as st
 from streamlease.borrower.events import (
     Disconnected,
     Ended,
-    Event,
     Failed,
     FailureAnswered,
     FindLeader,
     LeaderFound,
     ProgressAcknowledged,
     Progressed,
-    Received,
     SendToLeader,
     Started,
     StreamGone,
@@ -29,7 +26,7 @@ from streamlease.borrower.events import (
     Unsubscribed,
 )
 from streamlease.borrower.leases import MOST_TOLD, TELL_INTERVAL
-from streamlease.borrower.life import STOOD_STILL, BorrowerConfig, BorrowerState
+from streamlease.borrower.life import BorrowerConfig, BorrowerState
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.messages import (
     Disconnect,
@@ -607,32 +604,3 @@ def test_a_stream_that_an_operator_took_is_gone_and_nothing_of_it_is_durable_by_
     hear(borrower, revoke())
     borrower.step(progressed(11, final=True), 0)
     assert not any(isinstance(effect, ProgressAcknowledged) for effect in hear(borrower, forced))
-
-
-@pytest.mark.parametrize("seed", range(50))
-def test_before_something_is_due_a_tick_changes_nothing(seed: int) -> None:
-    rolls, now = random.Random(seed), 0
-    borrower = new()
-    borrower.step(Started(), now)
-    events: list[Event] = [
-        LeaderFound("box", TERM),
-        *map(Received, [connect_response(), pong(), grant(), committed(20), revoke(), revoked()]),
-        progressed(20),
-        progressed(20, final=True),
-        Failed(STREAM, LEASE_EPOCH, 20, "f", "boom"),
-    ]
-    quiet = 0
-    for _ in range(200):
-        now += rolls.choice([1, 99, 200, 450])
-        if now < borrower.due_at:
-            before = frozen(borrower)
-            assert borrower.step(Tick(STOOD_STILL - 1), now) == []
-            assert frozen(borrower) == before
-            quiet += 1
-        else:
-            borrower.step(Tick(), now)
-        borrower.step(Unsubscribed() if rolls.random() < 0.01 else rolls.choice(events), now)
-        if borrower.state is BorrowerState.ENDED:
-            borrower = new()
-            borrower.step(Started(), now)
-    assert quiet > 5

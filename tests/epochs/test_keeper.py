@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import count
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from streamlease.streams.spaces.retention import Retention, Trim, trim
 from streamlease.streams.spaces.spaces import Generation, Space
 from streamlease.testing.memory_connection import connect_redis
 from streamlease.testing.memory_server import MemoryServer
+from tests.epochs.playing import replicated_server
 from tests.epochs.staging import (
     SPACE,
     STREAMS,
@@ -421,12 +421,17 @@ async def test_what_is_behind_empty_boundaries_that_are_forgotten_is_read_from_t
     assert (began.number, began.ends) == (3, dict.fromkeys(STREAMS, 0))
 
 
-async def ahead_of_a_failover() -> tuple[MemoryServer, AsyncRedis, Keeper]:
-    """A keeper that has folded and recorded what a failover lost: the line with which `a` gave epoch 0 up."""
-    ticks = count(1_000_000_000)
-    server = MemoryServer(lambda: next(ticks) / 1000, replicated=True)
+async def replicated() -> tuple[MemoryServer, AsyncRedis]:
+    """A server with a replica, on which the streams of a space with epochs are open."""
+    server = replicated_server()
     redis = connect_redis(server)
     await AsyncLog(redis).open(STREAMS, "epochs")
+    return server, redis
+
+
+async def ahead_of_a_failover() -> tuple[MemoryServer, AsyncRedis, Keeper]:
+    """A keeper that has folded and recorded what a failover lost: the line with which `a` gave epoch 0 up."""
+    server, redis = await replicated()
     a, keeper = await entered(redis), await keeper_of(redis)
     part = await stage(redis, 0, (0,), ["x"])
     assert not await keeper.turn()
@@ -450,10 +455,7 @@ async def test_no_snapshot_is_kept_of_a_boundary_that_redis_lost(
 
 async def test_a_keeper_that_knows_more_than_redis_clears_nothing_away() -> None:
     """It has folded that all of epoch 0 was moved; what is staged of it again is no orphan."""
-    ticks = count(1_000_000_000)
-    server = MemoryServer(lambda: next(ticks) / 1000, replicated=True)
-    redis = connect_redis(server)
-    await AsyncLog(redis).open(STREAMS, "epochs")
+    server, redis = await replicated()
     a, b, keeper = await entered(redis), await entered(redis, "b"), await keeper_of(redis)
     await a.advance(((1,),), [await stage(redis, 0, (0,), ["x"])])
     assert not await keeper.turn()
@@ -501,10 +503,7 @@ async def test_nothing_is_decided_upon_lines_that_redis_lost() -> None:
 
 async def test_what_was_decided_and_then_lost_is_not_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else its stream would have a boundary that is decided otherwise then, and refuse that one for ever."""
-    ticks = count(1_000_000_000)
-    server = MemoryServer(lambda: next(ticks) / 1000, replicated=True)
-    redis = connect_redis(server)
-    await AsyncLog(redis).open(STREAMS, "epochs")
+    server, redis = await replicated()
     a, keeper = await entered(redis), await keeper_of(redis)
     part = await stage(redis, 0, (0,), ["x"])
     await ask(redis, [("WAIT", 1, 100)])
