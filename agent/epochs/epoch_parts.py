@@ -232,8 +232,9 @@ class EpochParts:
             if part is None:
                 break
             begun = self._begun[held]
-            begun.lost = True
-            begun.end = start = min(end, part.to)
+            stop = min(end, part.to)
+            begun.lost |= (start, stop) not in part.gaps
+            begun.end = start = stop
             if start == part.to:
                 found.append(self._piece(held, part))
         return found

@@ -22,6 +22,7 @@ from streamlease.protocol.epochs.antichains import Antichain
 from streamlease.protocol.epochs.order import Epoch
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.epochs.core.boundaries import Boundary
+from streamlease.streams.epochs.core.lines import Ranges
 from streamlease.streams.epochs.core.whole import stretches
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class StreamPart(NamedTuple):
     to: int
     lost: bool = False
     """Whether Redis lost some while they were staged."""
+    gaps: Ranges = ()
+    """Offsets among them that never had any of its messages (`Boundary.gaps`)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -347,7 +350,8 @@ def _parts_of(bound: Boundary) -> dict[StreamId, list[StreamPart]]:
         parts = found.setdefault(stream, [])
         if parts and parts[-1].epoch == moved.epoch:
             before = parts[-1]
-            parts[-1] = before._replace(to=to, lost=before.lost or moved.lost > 0)
+            gaps = before.gaps if first == before.to else (*before.gaps, (before.to, first))
+            parts[-1] = before._replace(to=to, lost=before.lost or moved.lost > 0, gaps=gaps)
         else:
             parts.append(StreamPart(bound.number, moved.epoch, first, to, moved.lost > 0))
     return {stream: [part for part in parts if part.first < part.to] for stream, parts in found.items()}

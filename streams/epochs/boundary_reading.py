@@ -125,6 +125,7 @@ class FollowedSpace:
                 raise self._lost()
             if begin > known:
                 found.append(MissingOffsets(str(stream), known, begin))
+            found += [MissingOffsets(str(stream), *gap) for gap in bound.gaps.get(stream, ())]
             self._ends[stream] = bound.ends[stream]
         for part in bound.moved:
             if part.lost:
@@ -145,7 +146,11 @@ class FollowedSpace:
 
 def is_same(one: Boundary, other: Boundary) -> bool:
     """Whether two documents are of one boundary, whoever recorded them."""
-    return (one.upto, one.lower, one.ends, one.moved) == (other.upto, other.lower, other.ends, other.moved)
+    return _said(one) == _said(other)
+
+
+def _said(bound: Boundary) -> tuple[object, ...]:
+    return bound.upto, bound.lower, bound.ends, bound.moved, bound.gaps
 
 
 class Vouched(NamedTuple):
@@ -161,7 +166,8 @@ class Vouched(NamedTuple):
         """That of a boundary that was read."""
         ends = sorted((str(stream), end) for stream, end in bound.ends.items())
         moved = [[*one[:3], str(one.stream), *one[4:]] for one in bound.moved]
-        said = json.dumps([bound.upto, bound.lower, ends, moved]).encode()
+        gaps = [sorted((str(stream), gaps) for stream, gaps in bound.gaps.items())] if bound.gaps else []
+        said = json.dumps([bound.upto, bound.lower, ends, moved, *gaps]).encode()
         return cls(space, bound.number, hashlib.blake2b(said, digest_size=8).hexdigest())
 
 

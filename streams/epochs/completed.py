@@ -11,7 +11,7 @@ from streamlease.protocol.errors import EpochsTruncated, StoreRefused
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.epoch_fields import epoch_text
 from streamlease.streams.epochs.beginning import Places
-from streamlease.streams.epochs.core.whole import begins
+from streamlease.streams.epochs.core.whole import begins, stretches
 from streamlease.streams.redis.connection import Redis
 from streamlease.streams.spaces.spaces import Space
 
@@ -65,11 +65,11 @@ async def completed(redis: Redis, space: Space, epoch: Epoch) -> Completed | Non
     if here is None:
         raise StoreRefused(f"boundary {high} of space {space.name} is not there any more: try again")
     before, behind = ends | begins(here), ends | begins(here)
-    for part in here.moved:
+    for part, stretch in stretches(here):
         if part.epoch < epoch:
-            before[part.stream] += part.rows
+            before[part.stream] = stretch.to
         if part.epoch <= epoch:
-            behind[part.stream] += part.rows
+            behind[part.stream] = stretch.to
     return Completed(*(_of_known(places, one) for one in (before, behind, ends)))
 
 

@@ -23,6 +23,7 @@ from streamlease.protocol.ids import StreamId
 from streamlease.streams.epochs import keys
 from streamlease.streams.epochs.core.boundaries import Boundary, DroppedOpen, MovedPart
 from streamlease.streams.epochs.core.fold import Dropped, Fold, Owned
+from streamlease.streams.epochs.core.lines import Ranges
 from streamlease.streams.epochs.core.silence import Sign, Silences
 from streamlease.streams.epochs.stored import (
     Numbered,
@@ -75,6 +76,7 @@ class _Open:
     dropped: list[Dropped]
     moved: list[MovedPart] | None = None
     ends: dict[StreamId, int] = field(default_factory=dict)
+    gaps: dict[StreamId, Ranges] = field(default_factory=dict)
 
 
 class Keeper:
@@ -191,10 +193,9 @@ class Keeper:
         now = int(time[0]) * 1000 + int(time[1]) // 1000
         writers = await read_writers(self._redis, self.space)
         signs = [Sign(name, one.inc, one.seen) for name, one in writers.items() if one.is_here]
-        silent = self._silences.look(signs, now, self._clock())
         return [
             sign
-            for sign in silent
+            for sign in self._silences.look(signs, now, self._clock())
             if await lose(self._redis, self.space, sign.name, sign.inc, "silent", str(sign.seen))
         ]
 
@@ -281,14 +282,15 @@ class Keeper:
             answers, waits = await run_settled(self._redis, [*calls.values()], [self._durability])
             for (stream, wanted), answer in zip([(one, pieces[one]) for one in calls], answers, strict=True):
                 reply = self._moved(stream, answer.reply)
-                why = waits.failure(self._durability, answer.waited)
-                if why:
+                if why := waits.failure(self._durability, answer.waited):
                     raise NotDurable(f"what was moved into stream {stream} is not durable yet: {why}")
                 done = int(reply[1])
                 if done < len(wanted):
                     continue
                 del calls[stream]
-                opened.ends[stream] = int(reply[2 + done])
+                opened.ends[stream], *gaps = map(int, reply[2 + done :])
+                if gaps:
+                    opened.gaps[stream] = (*zip(gaps[::2], gaps[1::2], strict=True),)
                 for (owned, _, _), moved in zip(wanted, reply[2 : 2 + done], strict=True):
                     rows[owned, stream] = rows.get((owned, stream), 0) + int(moved)
         return [
@@ -342,24 +344,23 @@ class Keeper:
             behind = {stream: reply[2] for stream, reply in zip(behind, replies, strict=True) if reply[2]}
 
     async def _record(self, opened: _Open, moved: Sequence[MovedPart]) -> None:
-        fold = self._fold
         boundary = Boundary(
             opened.number,
             opened.upto,
             self._term,
-            fold.lower,
-            fold.upper,
+            self._fold.lower,
+            self._fold.upper,
             opened.ends,
             (*moved,),
             tuple(DroppedOpen(one.name, one.inc, one.frontier) for one in opened.dropped),
+            gaps=opened.gaps,
         )
         args: list[Argument] = [self._term, opened.number, boundary.dump(), keys.news(self.space)]
         args += [opened.upto, self._stamp]
         for stream, end in opened.ends.items():
             args += (str(stream), end)
         names = [key(self.space) for key in (keys.state, keys.bounds, keys.ends, keys.lines)]
-        reply = await self._script("record", names, args)
-        expect(reply, b"recorded")
+        expect(await self._script("record", names, args), b"recorded")
 
     async def _keep(self) -> None:
         """Have a new snapshot, if there are many lines behind the last one. Nothing is due now."""
@@ -367,8 +368,8 @@ class Keeper:
         if fold.line - self._kept_line < SNAPSHOT_LINES:
             return
         args: list[Argument] = [self._term, fold.line, fold.dump(), fold.boundary, self._stamp]
-        reply = await self._script("snapshot", [keys.state(self.space), keys.lines(self.space)], args)
-        expect(reply, b"kept")
+        names = [keys.state(self.space), keys.lines(self.space)]
+        expect(await self._script("snapshot", names, args), b"kept")
         self._kept_line, self._kept_boundary = fold.line, fold.boundary
 
     async def _script(self, name: str, names: Sequence[str], args: Sequence[Argument]) -> Any:
@@ -379,8 +380,7 @@ class Keeper:
             raise refusal(reply)
         if isinstance(reply, StreamleaseError):
             raise reply
-        why = waits.failure(self._durability, answers[0].waited)
-        if why:
+        if why := waits.failure(self._durability, answers[0].waited):
             raise NotDurable(f"what the keeper of space {self.space} wrote is not durable yet: {why}")
         return reply
 

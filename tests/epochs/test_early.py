@@ -391,3 +391,15 @@ def test_what_is_missing_is_known_by_offset() -> None:
     shorter = Stretch(stream, 100, 106)
     assert missing(lost, shorter, [(2, 5)]) == [shorter], "nobody knows which are missing"
     assert missing(lost, shorter, [(2, 14)]) == []
+
+
+def test_what_was_seen_is_known_on_both_sides_of_a_gap() -> None:
+    stream = STREAMS[0]
+    early = EarlyEpochs(MergedSpaces({stream.space: Stood(((0,),), ())}, late=False))
+    for first, to in ((0, 1), (2, 3)):
+        assert early.came(stream.space, StagedEntry(stream, first, to, (0,), "p", 1))
+    part = MovedPart((0,), "p", 1, stream, 5, 0, ((0, 5),))
+    told = early.boundary(
+        stream.space, Boundary(1, 1, 1, ((1,),), (), {stream: 9}, (part,), gaps={stream: ((2, 6),)})
+    )
+    assert [one.wanted for one in told.unseen] == [[Stretch(stream, 1, 2)], [Stretch(stream, 7, 9)]]

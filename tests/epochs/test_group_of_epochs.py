@@ -13,7 +13,6 @@ from streamlease.agent.client import Client, connect
 from streamlease.agent.epochs import epoch_parts, parts_ahead
 from streamlease.agent.epochs.epoch_items import Frontier
 from streamlease.agent.epochs.group_reader import EpochGroupReader, EpochPart
-from streamlease.hosts.keepers import Keepers
 from streamlease.protocol.acts import ResetProgress
 from streamlease.protocol.errors import GroupConflict, InvalidOption
 from streamlease.protocol.group_options import GroupOptions
@@ -27,17 +26,9 @@ from streamlease.streams.redis.connection import ask
 from streamlease.testing.memory_connection import connect as connect_in_memory
 from tests.epochs.playing import SECONDS, Hand, hand, kept, replaced, replicated_server, settled
 
+pytestmark = pytest.mark.usefixtures("kept_by_hand")
+
 GROUP = "$shared/g/space/#"
-
-
-@pytest.fixture(autouse=True)
-def _kept_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No host keeps the space: each test says when a boundary comes."""
-
-    async def keeps_nothing(self: Keepers) -> None:
-        """The claims are nobody's."""
-
-    monkeypatch.setattr(Keepers, "round", keeps_nothing)
 
 
 @pytest.fixture

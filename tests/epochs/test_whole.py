@@ -261,3 +261,26 @@ def test_where_messages_stand_follows_from_the_ends() -> None:
         Stretch(other, 0, 1),
         Stretch(stream, 12, 15),
     ]
+
+
+def test_a_part_is_divided_where_a_gap_is() -> None:
+    """With where it stood in the staged log, which is not known where Redis lost some of it."""
+    stream = StreamId("space", 0, 0)
+    moved = (
+        MovedPart((0,), "p", 1, stream, 5, 0, ((0, 2), (4, 7))),
+        MovedPart((0,), "q", 1, stream, 0, 3, ((7, 10),)),
+        MovedPart((1,), "p", 1, stream, 4, 1, ((10, 15),)),
+    )
+    gaps = {stream: ((13, 20), (22, 23), (24, 30), (32, 40))}
+    bound = Boundary(1, 9, 1, ((2,),), ((1,),), {stream: 41}, moved, gaps=gaps)
+    assert begins(bound) == {stream: 10}
+    found = [(*one[:2], one[4], one.lost, one.ranges, place[1:]) for one, place in whole.stretches(bound)]
+    assert found == [
+        ((0,), "p", 3, 0, ((0, 2), (4, 5)), (10, 13)),
+        ((0,), "p", 2, 0, ((5, 7),), (20, 22)),
+        ((0,), "q", 0, 3, ((7, 10),), (22, 22)),
+        ((1,), "p", 1, 1, ((10, 15),), (23, 24)),
+        ((1,), "p", 2, 1, ((10, 15),), (30, 32)),
+        ((1,), "p", 1, 1, ((10, 15),), (40, 41)),
+    ]
+    assert Boundary.parse(1, bound.dump()) == bound

@@ -6,7 +6,7 @@ Boundary 0 is the beginning: nothing is completed, and all streams are empty.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -59,6 +59,9 @@ class Boundary:
     """Of publishers that were given up, or came back."""
     at: int = 0
     """When it was recorded, in milliseconds of the Redis clock."""
+    gaps: Mapping[StreamId, Ranges] = field(default_factory=dict)
+    """Offsets between its messages that have none: somebody had read there what Redis lost before, and took
+    them out of use while they were moved."""
 
     @property
     def lost(self) -> int:
@@ -67,18 +70,18 @@ class Boundary:
 
     def dump(self) -> str:
         """The document of the boundary."""
-        return json.dumps(
-            {
-                "upto": self.upto,
-                "term": self.term,
-                "lower": self.lower,
-                "upper": self.upper,
-                "ends": {str(stream): end for stream, end in self.ends.items()},
-                "parts": [[*one[:3], str(one.stream), *one[4:]] for one in self.moved],
-                "dropped": self.dropped,
-            },
-            separators=(",", ":"),
-        )
+        document = {
+            "upto": self.upto,
+            "term": self.term,
+            "lower": self.lower,
+            "upper": self.upper,
+            "ends": {str(stream): end for stream, end in self.ends.items()},
+            "parts": [[*one[:3], str(one.stream), *one[4:]] for one in self.moved],
+            "dropped": self.dropped,
+        }
+        if self.gaps:
+            document["gaps"] = {str(stream): gaps for stream, gaps in self.gaps.items()}
+        return json.dumps(document, separators=(",", ":"))
 
     @classmethod
     def parse(cls, number: int, text: bytes | str, at: int = 0) -> Boundary:
@@ -104,7 +107,7 @@ class Boundary:
                         StreamId.parse(stream),
                         int(rows),
                         int(lost),
-                        tuple((int(first), int(to)) for first, to in ranges),
+                        _ranges(ranges),
                     )
                     for epoch, name, inc, stream, rows, lost, ranges in it["parts"]
                 ),
@@ -112,9 +115,14 @@ class Boundary:
                     DroppedOpen(str(name), int(inc), frontier_of(held)) for name, inc, held in it["dropped"]
                 ),
                 at,
+                {StreamId.parse(stream): _ranges(gaps) for stream, gaps in it.get("gaps", {}).items()},
             )
         except (KeyError, TypeError, ValueError, InvalidInput) as error:
             raise Unsupported(
                 f"boundary {number} cannot be read ({type(error).__name__}): "
                 f"all processes must run the same version"
             ) from None
+
+
+def _ranges(pairs: Iterable[Iterable[int]]) -> Ranges:
+    return tuple((int(first), int(to)) for first, to in pairs)

@@ -18,6 +18,8 @@ from streamlease.streams.epochs.core.boundaries import Boundary, DroppedOpen, Mo
 from streamlease.streams.epochs.core.late import MergedSpaces
 from streamlease.streams.epochs.core.whole import Stretch, stretches
 
+_Key = tuple[StreamId, Epoch, str, int]
+
 
 class StagedEntry(NamedTuple):
     """One entry of a staged log: the offsets ``first <= offset < to``, all of one epoch and one publisher."""
@@ -58,7 +60,7 @@ class EarlyEpochs:
 
     def __init__(self, merged: MergedSpaces) -> None:
         self._merged = merged
-        self._seen: dict[tuple[StreamId, Epoch, str, int], list[tuple[int, int]]] = {}
+        self._seen: dict[_Key, list[tuple[int, int]]] = {}
 
     @property
     def watched(self) -> int:
@@ -88,8 +90,10 @@ class EarlyEpochs:
     def boundary(self, space: str, bound: Boundary) -> EarlyTold:
         """The next boundary of a space."""
         unseen = []
+        of_parts: dict[_Key, list[tuple[int, int]]] = {}
         for part, stretch in stretches(bound):
-            seen = self._seen.pop((part.stream, part.epoch, part.name, part.inc), [])
+            key = (part.stream, part.epoch, part.name, part.inc)
+            seen = of_parts.setdefault(key, self._seen.pop(key, []))
             if self._merged.passes(space, part.epoch):
                 wanted = missing(part, stretch, seen)
                 if wanted:

@@ -28,12 +28,33 @@ class Stretch(NamedTuple):
 
 
 def stretches(bound: Boundary) -> Iterator[tuple[MovedPart, Stretch]]:
-    """Where the messages stand that a boundary moved, in their order."""
+    """Where the messages stand that a boundary moved, in their order; a part is divided where a gap is."""
     at = begins(bound)
     for part in bound.moved:
-        first = at[part.stream]
-        at[part.stream] = first + part.rows
-        yield part, Stretch(part.stream, first, first + part.rows)
+        first, left = at[part.stream], part
+        for begin, to in bound.gaps.get(part.stream, ()):
+            if first <= begin < first + left.rows:
+                before, left = _divided(left, begin - first)
+                if before.rows:
+                    yield before, Stretch(part.stream, first, begin)
+                first = to
+        at[part.stream] = first + left.rows
+        yield left, Stretch(part.stream, first, first + left.rows)
+
+
+def _divided(part: MovedPart, rows: int) -> tuple[MovedPart, MovedPart]:
+    """The first so many messages of a part, and the others."""
+    one, other = part._replace(rows=rows), part._replace(rows=part.rows - rows)
+    if part.lost or not rows:
+        return one, other  # with losses nobody knows where in the staged log either of them stood
+    before: list[tuple[int, int]] = []
+    behind: list[tuple[int, int]] = []
+    for first, to in part.ranges:
+        middle = min(to, first + rows)
+        rows -= middle - first
+        before += [(first, middle)] if first < middle else []
+        behind += [(middle, to)] if middle < to else []
+    return one._replace(ranges=(*before,)), other._replace(ranges=(*behind,))
 
 
 def begins(bound: Boundary) -> dict[StreamId, int]:
@@ -41,6 +62,8 @@ def begins(bound: Boundary) -> dict[StreamId, int]:
     at = dict(bound.ends)
     for part in bound.moved:
         at[part.stream] -= part.rows
+    for stream, gaps in bound.gaps.items():
+        at[stream] -= sum(to - first for first, to in gaps)
     return at
 
 

@@ -12,8 +12,9 @@
 --
 -- Replies
 --   {'moved', pieces, rows of each piece ...}   all of the first so many pieces are in the stream; fewer than
---                                          are named: call again. With the last one, where the stream ends
---                                          is the last number
+--                                          are named: call again. With the last one, the offset behind them
+--                                          follows, and then first and to of each range of offsets between
+--                                          them that has nothing: raise.lua took it out of use meanwhile
 --   {'past', newest boundary, upto}        a later one was moved into this stream, or this one as it was
 --                                          decided otherwise: Redis lost what was decided
 --   {'undecided'}                          Redis lost the decision since, or has another one
@@ -24,7 +25,7 @@
 --
 -- What is there of a piece is moved; what Redis lost of it is not, and shows in its rows. The publisher record
 -- is that of one_append.lua, with the boundary as incarnation and the pieces that are done as sequence; behind
--- it stand `upto` and the rows of each of them. So a call that is repeated, by this keeper or by the next one, goes on.
+-- it stand `upto`, the rows of each of them, and '<first>-<to>' for each range that has nothing. So a call that is repeated, by this keeper or by the next one, goes on.
 
 -- include: streamlease.streams.log/log_end
 
@@ -36,17 +37,25 @@ local number = tonumber(ARGV[2])
 local pieces = (#ARGV - 5) / 3
 local done = 0
 local rows = {}
+local gaps = {}
+local behind
 local record = redis.call('HGET', KEYS[2], ARGV[1])
 if record then
-  local was, seq, upto, moved = string.match(record, '^(%d+) (%d+) %d+ %d+ %d+ (%d+)(.*)$')
+  local was, seq, first, count, upto, moved = string.match(record, '^(%d+) (%d+) (%d+) (%d+) %d+ (%d+)(.*)$')
   was = tonumber(was)
   if was > number or was == number and upto ~= ARGV[3] then
     return {'past', was, tonumber(upto)}
   end
   if was == number then
     done = tonumber(seq)
-    for one in string.gmatch(moved, '%d+') do
-      rows[#rows + 1] = tonumber(one)
+    behind = tonumber(first) + tonumber(count)
+    for one in string.gmatch(moved, '%S+') do
+      local from, to = string.match(one, '^(%d+)%-(%d+)$')
+      if from then
+        gaps[#gaps + 1] = {tonumber(from), tonumber(to)}
+      else
+        rows[#rows + 1] = tonumber(one)
+      end
     end
   end
 end
@@ -56,7 +65,11 @@ local function reply()
     out[#out + 1] = rows[i]
   end
   if done == pieces then
-    out[#out + 1] = tonumber(meta[1])
+    out[#out + 1] = behind
+    for i = 1, #gaps do
+      out[#out + 1] = gaps[i][1]
+      out[#out + 1] = gaps[i][2]
+    end
   end
   return out
 end
@@ -76,6 +89,9 @@ end
 local size = tonumber(meta[4]) or 0
 local first = tonumber(meta[1])
 local next = first
+if behind and behind < first then
+  gaps[#gaps + 1] = {behind, first}
+end
 local stamp = meta[3]
 local now = append_time(meta, redis.call('TIME'))
 local budget = tonumber(ARGV[4])
@@ -126,11 +142,14 @@ end
 local after = string.format('%.0f', next)
 if next > first then
   redis.call('HSET', KEYS[1], 'next', after, 'last_append', stamp, 'bytes', string.format('%.0f', size))
-  meta[1] = after
 end
+behind = next
 local what = string.format('%.0f %.0f %.0f %.0f %s', number, done, first, next - first, (stamp or '0') .. ' ' .. ARGV[3])
 for i = 1, #rows do
   what = what .. string.format(' %.0f', rows[i])
+end
+for i = 1, #gaps do
+  what = what .. string.format(' %.0f-%.0f', gaps[i][1], gaps[i][2])
 end
 redis.call('HSET', KEYS[2], ARGV[1], what)
 -- Not all at once: `unpack` knows some 8,000 values at most.

@@ -62,6 +62,8 @@ class History:
     """Of boundaries: of how many parts something was lost while they were staged, and how many messages."""
     lacking: dict[int, set[tuple[str, Epoch]]] = field(default_factory=dict)
     """Of boundaries: in which stream which epoch lacks what was lost."""
+    gaps: dict[int, dict[tuple[str, int], int]] = field(default_factory=dict)
+    """Of boundaries: stream and first offset of each range among its messages that has none -> its end."""
 
     @property
     def boundary(self) -> int:
@@ -99,7 +101,7 @@ class History:
     def copy(self) -> History:
         """As it is now, for ever."""
         logs = {stream: dict(log) for stream, log in self.streams.items()}
-        more = dict(self.ends), dict(self.bounds), dict(self.lost), dict(self.lacking)
+        more = dict(self.ends), dict(self.bounds), dict(self.lost), dict(self.lacking), dict(self.gaps)
         return History(self.dimensions, logs, *more)
 
 
@@ -184,6 +186,11 @@ class Written:
         self.now.bounds[number] = bound.lower, ends
         self.now.lost[number] = sum(part.lost > 0 for part in bound.moved), bound.lost
         self.now.lacking[number] = {(str(part.stream), part.epoch) for part in bound.moved if part.lost}
+        gaps = {(str(stream), first): to for stream, some in bound.gaps.items() for first, to in some}
+        self.now.gaps[number] = gaps
+        for (stream, first), to in gaps.items():
+            if there := self.now.streams.get(stream, {}).keys() & {*range(first, to)}:
+                raise Violation(f"[13] boundary {number} says that {stream} has nothing at {sorted(there)}")
 
     def failed_over(self) -> None:
         """What the server does not have any more is gone."""
@@ -191,7 +198,7 @@ class Written:
         self.now = now = self.now.copy()
         boundary = int(self._asked("HGET", keys.state(self._space), "boundary") or 0)
         for number in [one for one in now.bounds if one > boundary]:
-            del now.bounds[number], now.lost[number], now.lacking[number]
+            del now.bounds[number], now.lost[number], now.lacking[number], now.gaps[number]
         self._newest.clear()
         self._orders.clear()
         self.texts.clear()
