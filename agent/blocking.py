@@ -187,7 +187,7 @@ class Client(ManagerBridge[asynchronous.Client]):
             self._loop.stop()
             raise
 
-    def __exit__(self, *_: object) -> None:
+    def _leave(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -97,12 +97,12 @@ class _Joined(Polled[AsyncSubscription[R], F], Generic[R, F]):
         self._reader = self._loop.call(self._inner.__aenter__())
         return self
 
-    def __exit__(
+    def _leave(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._found is not None:
             self._loop.soon(self._open().not_seen)
-        super().__exit__(kind, error, traceback)
+        super()._leave(kind, error, traceback)
 
     @property
     def streams(self) -> list[str]:

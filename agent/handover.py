@@ -219,7 +219,7 @@ class Publisher(ManagerBridge[AsyncPublisher]):
         self._error: Exception | None = None
         self._tasks = Supervisor(f"publisher {publisher.id}", lambda _, error: self._failed(error))
 
-    def __exit__(
+    def _leave(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Close; an error that comes of it does not hide `error`."""

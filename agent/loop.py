@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NoReturn, ParamSpec, Protocol, TypeVar
 
 from streamlease.protocol.errors import InvalidInput, InvalidOption
 from streamlease.streams.tasks import stop_all
@@ -34,6 +35,7 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
+        self._pid = os.getpid()
         self._waiting: set[Future[Any]] = set()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -44,8 +46,27 @@ class LoopThread:
 
     @property
     def runs(self) -> bool:
-        """Whether it was not stopped."""
-        return not self._loop.is_closed()
+        """Whether it was not stopped, and not left behind by a fork."""
+        return not (self._loop.is_closed() or self.is_forked)
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether it runs in another process, from which this one was forked: nothing would answer here."""
+        return os.getpid() != self._pid
+
+    def check(self) -> None:
+        """Whether it runs in this process.
+
+        Raises:
+            InvalidInput: the loop is stopped, or was left behind by a fork.
+        """
+        if self.is_forked:
+            raise InvalidInput(
+                f"the client was made in process {self._pid}, and this is {os.getpid()}, forked from it: "
+                f"connect again here"
+            )
+        if self._loop.is_closed():
+            raise InvalidInput("the client is closed: connect again")
 
     def call(self, work: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
         """Run `work` on the loop and wait for what it returns or raises.
@@ -54,11 +75,13 @@ class LoopThread:
 
         Raises:
             TimeoutError: it took longer than `seconds`; it was cancelled.
-            InvalidInput: the loop is stopped.
+            InvalidInput: as of `check`.
         """
-        if self._loop.is_closed():
+        try:
+            self.check()
+        except InvalidInput:
             work.close()
-            raise _closed()
+            raise
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(seconds)
@@ -72,10 +95,9 @@ class LoopThread:
         Cheaper than `call`, because nothing is made a task. An interrupted wait cancels nothing.
 
         Raises:
-            InvalidInput: the loop is stopped.
+            InvalidInput: as of `check`.
         """
-        if self._loop.is_closed():
-            raise _closed()
+        self.check()
         future: Future[T] = Future()
         self._waiting.add(future)
         try:
@@ -88,15 +110,14 @@ class LoopThread:
         """Have `callback` called on the loop, without waiting.
 
         Raises:
-            InvalidInput: the loop is stopped.
+            InvalidInput: as of `check`.
         """
-        if self._loop.is_closed():
-            raise _closed()
+        self.check()
         self._loop.call_soon_threadsafe(callback)
 
     def stop(self) -> None:
-        """End the loop; what still runs on it is cancelled. A second call does nothing."""
-        if self._loop.is_closed():
+        """End the loop; what still runs on it is cancelled. A second call does nothing, nor one in a fork."""
+        if self._loop.is_closed() or self.is_forked:
             return
         asyncio.run_coroutine_threadsafe(stop_all(), self._loop).result()
         asyncio.run_coroutine_threadsafe(self._loop.shutdown_default_executor(), self._loop).result()
@@ -114,16 +135,18 @@ def _begin(begin: Callable[[Future[T]], object], future: Future[T]) -> None:
         future.set_exception(error)
 
 
-def _closed() -> InvalidInput:
-    return InvalidInput("the client is closed: connect again")
-
-
 class Bridge(Generic[A]):
     """Stands for `inner`, which lives on `loop`."""
 
     def __init__(self, loop: LoopThread, inner: A) -> None:
         self._loop = loop
         self._inner = inner
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"{type(self).__name__} cannot be pickled or copied, as for another process: it belongs to its "
+            f"client. Connect where it is used, as in the function that a worker runs; messages may be sent"
+        )
 
     def _bound(self, method: Callable[Concatenate[A, P], T]) -> Callable[P, T]:
         """`method` of `inner`, or what overrides it there."""
@@ -157,6 +180,16 @@ class ManagerBridge(Bridge[M]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if not self._loop.is_forked:  # else it is open where it was made, and stays so
+            self._leave(kind, error, traceback)
+
+    def _leave(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """What comes at the end of the block."""
         self._loop.call(self._inner.__aexit__(kind, error, traceback))
 
 

@@ -18,6 +18,7 @@ import random
 import secrets
 import socket
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 from streamlease.catalog.own_query import own_query
@@ -49,8 +50,6 @@ class OwnRows:
     def __init__(
         self, redis: AsyncRedis, *, lease_seconds: float = LEASE_SECONDS, beat_seconds: float = BEAT_SECONDS
     ) -> None:
-        self.process = secrets.token_hex(8)
-        """Under this name its rows stand."""
         self._redis = redis
         self._ttl = lease_seconds
         self._beat = beat_seconds
@@ -69,6 +68,11 @@ class OwnRows:
         self._tasks = Supervisor("rows of this process", self._failed)
         self._defect: StreamleaseError | None = None
         self._query = own_query()
+
+    @cached_property
+    def process(self) -> str:
+        """Under this name its rows stand. Given at first use: a process that is forked before has its own."""
+        return secrets.token_hex(8)
 
     @property
     def description(self) -> dict[str, Any]:
@@ -149,7 +153,8 @@ class OwnRows:
                 async with self._settled:
                     self._settled.notify_all()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), self._beat)
+                    async with asyncio.timeout(self._beat):
+                        await self._changed.wait()
             if self._due:
                 await asyncio.sleep(max(0.0, began + GATHER_SECONDS - clock()))
 

@@ -64,7 +64,7 @@ class GatewayClient(ManagerBridge[gateway_client.GatewayClient]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def _leave(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from streamlease.protocol.errors import EpochsTruncated, StoreRefused
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.epoch_fields import epoch_text
 from streamlease.streams.epochs.beginning import Places
-from streamlease.streams.epochs.core.whole import begins, stretches
+from streamlease.streams.epochs.core.whole import stretches
 from streamlease.streams.redis.connection import Redis
 from streamlease.streams.spaces.spaces import Space
 
@@ -64,8 +64,10 @@ async def completed(redis: Redis, space: Space, epoch: Epoch) -> Completed | Non
     here = await places.bound(high)
     if here is None:
         raise StoreRefused(f"boundary {high} of space {space.name} is not there any more: try again")
-    before, behind = ends | begins(here), ends | begins(here)
-    for part, stretch in stretches(here):
+    placed = [*stretches(here)]
+    begin = {stretch.stream: stretch.first for _, stretch in reversed(placed)}
+    before, behind = ends | begin, ends | begin
+    for part, stretch in placed:
         if part.epoch < epoch:
             before[part.stream] = stretch.to
         if part.epoch <= epoch:

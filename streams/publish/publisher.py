@@ -48,7 +48,7 @@ from streamlease.streams.publish.sending.ready_lanes import ReadyLanes
 from streamlease.streams.publish.sending.sender import LEAST_ATTEMPT, Sender
 from streamlease.streams.publish.sending.singles import Singles
 from streamlease.streams.publish.turns import Turns
-from streamlease.streams.redis.connection import ANSWER_SECONDS, AsyncRedis, is_cluster
+from streamlease.streams.redis.connection import ANSWER_SECONDS, AsyncRedis, check_loop, is_cluster
 from streamlease.streams.redis.lines.direct_lines import DirectLines
 from streamlease.streams.spaces.epoch_settings import check_plain
 from streamlease.streams.spaces.spaces import SpaceStore
@@ -101,6 +101,7 @@ class Publisher:
             delivery_timeout=delivery_timeout,
         )
         check_batching(linger_ms, max_batch_bytes, compression)
+        check_loop(redis)
         self.id = f"~{token()}" if staging is None else staging.publisher
         self.lends = linger_ms == 0 and not is_cluster(redis) and staging is None
         """Whether a thread may be lent the sending of single messages."""

@@ -28,6 +28,7 @@ from streamlease.streams.redis.wire import (
     BlockingServer,
     Command,
     Server,
+    check_loop,
     exchange_one,
     run_blocking,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "address",
     "beside",
     "ask",
+    "check_loop",
     "check_server",
     "connect",
     "connect_blocking",

@@ -28,6 +28,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from streamlease.protocol.errors import InvalidInput
 from streamlease.streams.collecting import collector_at_rest
 from streamlease.streams.redis.exchange_failures import not_answered, not_connected, unavailable
 
@@ -154,9 +155,22 @@ class _Gate:
     """Lets ``AT_ONCE`` exchanges at a time through to one server."""
 
     def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self._room = asyncio.Semaphore(AT_ONCE)
         self._left = 0
         """How many have gone through."""
+
+    def check_loop(self, client: AsyncServer) -> None:
+        """Whether this is the event loop on which the connections are.
+
+        Raises:
+            InvalidInput: it is not.
+        """
+        if asyncio.get_running_loop() is not self._loop:
+            raise InvalidInput(
+                f"a client of Redis at {address(client)} was first used on another event loop, as by another "
+                f"asyncio.run, or in a process that this one is forked from: connect again on this one"
+            )
 
     async def enter(self, client: AsyncServer) -> None:
         """Wait for room, as long as others go through.
@@ -191,17 +205,29 @@ _GATES: WeakKeyDictionary[Any, _Gate] = WeakKeyDictionary()
 
 async def _in_turn(client: AsyncServer, commands: Sequence[Command]) -> list[Any]:
     """Exchange, as a part of what a client does with its server at once."""
-    if commands and commands[-1][0] in WAITING:
-        return await _exchange(client, commands)
     pool: Any = client.connection_pool
     gate = _GATES.get(pool)
     if gate is None:
         gate = _GATES[pool] = _Gate()
+    else:
+        gate.check_loop(client)
+    if commands and commands[-1][0] in WAITING:
+        return await _exchange(client, commands)
     await gate.enter(client)
     try:
         return await _exchange(client, commands)
     finally:
         gate.leave()
+
+
+def check_loop(client: object) -> None:
+    """Whether a client that was used before may be used on the event loop that runs now.
+
+    Raises:
+        InvalidInput: it was used on another one.
+    """
+    if isinstance(client, AsyncServer) and (gate := _GATES.get(client.connection_pool)) is not None:
+        gate.check_loop(client)
 
 
 async def exchange_one(client: Server, commands: Sequence[Command]) -> list[Any]:
@@ -211,6 +237,7 @@ async def exchange_one(client: Server, commands: Sequence[Command]) -> list[Any]
     brought it is not used again, because some servers close it.
 
     Raises:
+        InvalidInput: an asynchronous client was used on another event loop before; nothing was sent.
         StoreUnavailable: no connection; nothing was sent.
         Indefinite: the connection failed after sending began.
     """

@@ -1,6 +1,6 @@
-"""Offsets that somebody takes out of use while a boundary is moved: what was moved is found on both sides.
+"""Offsets that are taken out of use before or while a boundary is moved: all that was moved is found.
 
-A consumer had read there what Redis lost since, as in a failover; it says so between two calls of the keeper.
+A consumer had read there what Redis lost since, as in a failover; it says so between two calls of a keeper.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from tests.epochs.playing import SECONDS, hand, kept, settled, shown
 from tests.epochs.staging import boundaries
 
 pytestmark = pytest.mark.usefixtures("kept_by_hand")
+
+Hole = tuple[int, int | str]
 
 STREAM = StreamId("space", 0, 0)
 FIRST, SECOND = ["a", "b", "c", "d"], ["e", "f"]
@@ -64,12 +66,12 @@ async def moved(client: Client, patch: pytest.MonkeyPatch, raises: Sequence[int]
     return bound
 
 
-async def all_of(subscription: EpochSubscription) -> tuple[list[tuple[int, int | str]], list[Any]]:
-    """The holes and the items, up to the frontier behind both epochs."""
-    holes: list[tuple[int, int | str]] = []
+async def all_of(subscription: EpochSubscription, last: int = 2) -> tuple[list[Hole], list[Any]]:
+    """The holes and the items, up to the frontier `last`."""
+    holes: list[Hole] = []
     items: list[Any] = []
     async with asyncio.timeout(SECONDS), subscription as reader:
-        while not items or items[-1][:2] != ("frontier", [(2,)]):
+        while not items or items[-1][:2] != ("frontier", [(last,)]):
             try:
                 items.append(shown(await anext(reader)))
             except MissingOffsets as hole:
@@ -137,3 +139,39 @@ async def test_a_gap_behind_all_is_none_of_the_boundary(
     holes, items = await all_of(client.history("space/#", epochs="atomic"))
     assert holes == [(2, 5), (7, 10)]
     assert items[:2] == [((0,), FIRST), ((1,), SECOND)]
+
+
+async def test_who_comes_back_to_a_gap_gets_nothing_a_second_time(client: Client) -> None:
+    """Offsets behind a boundary are taken out of use, and the next boundary comes behind them."""
+    made, keeper = await hand(client.redis), await kept(client)
+    await made.send(0, *FIRST)
+    await made.advance(1)
+    await settled(keeper)
+    await AsyncLog(client.redis).never_again(STREAM, 7)
+    await made.send(1, *SECOND)
+    await made.advance(2)
+    await settled(keeper)
+    bounds = await boundaries(client.redis)
+    assert [(one.ends, one.gaps) for one in bounds] == [({STREAM: 4}, {}), ({STREAM: 9}, {STREAM: ((4, 7),)})]
+    for start, texts in (({str(STREAM): 4}, [SECOND]), ("earliest", [FIRST, SECOND])):
+        holes, items = await all_of(client.listen("space/#", start=start, epochs="atomic"))  # type: ignore[arg-type]
+        assert holes == [(4, 7)]
+        assert [item[1] for item in items if isinstance(item[0], tuple)] == texts
+    space = (await client.spaces.look()).get("space")
+    place = await completed(client.redis, space, (1,))
+    assert place is not None
+    assert (place.before, place.behind) == ({STREAM: 7}, {STREAM: 9})
+
+
+async def test_a_stream_that_had_nothing_yet_begins_with_a_gap(client: Client) -> None:
+    """All of it was lost before anything was recorded."""
+    made, keeper = await hand(client.redis), await kept(client)
+    await AsyncLog(client.redis).never_again(STREAM, 21)
+    await made.send(0, *FIRST)
+    await made.advance(1)
+    await settled(keeper)
+    (bound,) = await boundaries(client.redis)
+    assert (bound.ends, bound.gaps) == ({STREAM: 25}, {STREAM: ((0, 21),)})
+    holes, items = await all_of(client.listen("space/#", start="earliest", epochs="atomic"), 1)
+    assert holes == [(0, 21)]
+    assert items[0] == ((0,), FIRST)

@@ -39,3 +39,14 @@ def test_every_task_has_an_owner() -> None:
     """Rule 9 of the design page."""
     made = {str(path.relative_to(ROOT)) for path in MODULES.values() if makes_tasks(path)}
     assert made == OWNED.keys()
+
+
+def test_no_wait_loses_a_cancellation() -> None:
+    """As `asyncio.wait_for` can up to Python 3.11; decision 471."""
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in MODULES.values()
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == "asyncio.wait_for"
+    ]
+    assert found == [], "use asyncio.timeout"

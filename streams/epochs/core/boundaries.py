@@ -60,8 +60,8 @@ class Boundary:
     at: int = 0
     """When it was recorded, in milliseconds of the Redis clock."""
     gaps: Mapping[StreamId, Ranges] = field(default_factory=dict)
-    """Offsets between its messages that have none: somebody had read there what Redis lost before, and took
-    them out of use while they were moved."""
+    """Offsets before and between its messages that have none: somebody had read there what Redis lost since,
+    and took them out of use."""
 
     @property
     def lost(self) -> int:

@@ -13,8 +13,8 @@
 -- Replies
 --   {'moved', pieces, rows of each piece ...}   all of the first so many pieces are in the stream; fewer than
 --                                          are named: call again. With the last one, the offset behind them
---                                          follows, and then first and to of each range of offsets between
---                                          them that has nothing: raise.lua took it out of use meanwhile
+--                                          follows, and then first and to of each range of offsets before
+--                                          and between them that has nothing: raise.lua took it out of use
 --   {'past', newest boundary, upto}        a later one was moved into this stream, or this one as it was
 --                                          decided otherwise: Redis lost what was decided
 --   {'undecided'}                          Redis lost the decision since, or has another one
@@ -38,17 +38,17 @@ local pieces = (#ARGV - 5) / 3
 local done = 0
 local rows = {}
 local gaps = {}
-local behind
+local behind -- the end of what was moved last, for this boundary or the one before
 local record = redis.call('HGET', KEYS[2], ARGV[1])
 if record then
   local was, seq, first, count, upto, moved = string.match(record, '^(%d+) (%d+) (%d+) (%d+) %d+ (%d+)(.*)$')
   was = tonumber(was)
+  behind = tonumber(first) + tonumber(count)
   if was > number or was == number and upto ~= ARGV[3] then
     return {'past', was, tonumber(upto)}
   end
   if was == number then
     done = tonumber(seq)
-    behind = tonumber(first) + tonumber(count)
     for one in string.gmatch(moved, '%S+') do
       local from, to = string.match(one, '^(%d+)%-(%d+)$')
       if from then
@@ -58,6 +58,8 @@ if record then
       end
     end
   end
+elseif redis.call('XLEN', KEYS[3]) == 0 then
+  behind = 0
 end
 local function reply()
   local out = {'moved', done}

@@ -7,8 +7,10 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from streamlease.agent.client import Client
+from streamlease.agent.collections.catalog_messages import CatalogMessages
 from streamlease.agent.collections.collection import Collection
 from streamlease.agent.epochs.epoch_items import Aborted, EpochBatch, Frontier, Snapshot
+from streamlease.agent.plain.listening import PlainSubscription
 from streamlease.protocol.epochs.antichains import Antichain, goes_on
 from streamlease.protocol.errors import EpochsTruncated, HistoryTruncated, StreamleaseError
 from streamlease.protocol.ids import StreamId
@@ -217,6 +219,9 @@ class OffReader(AnyReader):
 
     def __init__(self, world: EpochWorld) -> None:
         self._at: dict[str, int] = {}
+        self._untouched: set[str] = set()
+        """Until something of a stream was read, its earliest message is the one that is still there."""
+        self._open: PlainSubscription | CatalogMessages | None = None
         super().__init__(world)
 
     def anew(self) -> None:
@@ -231,15 +236,14 @@ class OffReader(AnyReader):
         new = not self._at
         async with client.listen(FILTER, start=self._at or "earliest") as batches:
             self._at = self._at or batches.positions
-            # Until something of a stream was read, its earliest message is the one that is still there.
-            untouched = {*self._at} if new else set()
+            self._open, self._untouched = batches, {*self._at} if new else set()
             try:
                 async for batch in batches:
                     stream = str(batch.stream)
-                    if batch.start != self._at.get(stream, batch.start) and stream not in untouched:
+                    if batch.start != self._at.get(stream, batch.start) and stream not in self._untouched:
                         at = self._at[stream]
                         raise Violation(f"{self.name} is at {at} in {stream} and gets {batch.start}")
-                    untouched.discard(stream)
+                    self._untouched.discard(stream)
                     found = [(one.offset, text_of(one)) for one in batch.messages]
                     log = written.now.streams.get(stream, {})
                     there = [(at, log[at].text) for at in range(batch.start, batch.end) if at in log]
@@ -252,7 +256,9 @@ class OffReader(AnyReader):
 
     @property
     def trouble(self) -> str:
-        there = {stream: end for stream, end in self._at.items() if end}
+        nothing = self._open.positions if self._open is not None else {}
+        at = self._at | {stream: nothing.get(stream, 0) for stream in self._untouched}
+        there = {stream: end for stream, end in at.items() if end}
         # Not where what was written ends: offsets behind that may be out of use, since a consumer of a group
         # had read there what Redis lost then.
         streams = {*self._at, *self.world.written.now.ends}
