@@ -65,6 +65,8 @@ class Mailbox:
         """How many entries that were read are to be removed."""
         self._rested = False
         """Whether the last read found nothing."""
+        self._may_be_lost = False
+        """Whether the last read failed: after a failover, or in an empty Redis, nobody can leave letters."""
         self.dropped = 0
         """Messages that did not parse."""
 
@@ -92,13 +94,18 @@ class Mailbox:
 
         Raises:
             StoreUnavailable: Redis does not answer.
+            StoreRefused, Indefinite: of `open`, behind a read that failed.
         """
+        if self._may_be_lost:
+            await self.open()
         commands: list[Command] = [
             ("XREAD", "COUNT", 500, "BLOCK", self.block_ms, "STREAMS", self._key, self._last)
         ]
         if self._last != _NOTHING and (self._rested or self._read >= MOST_READ):
             commands.insert(0, ("XTRIM", self._key, "MINID", _after(self._last)))
+        self._may_be_lost = True
         *trimmed, reply = await ask(self._redis, commands)
+        self._may_be_lost = False
         letters: list[Letter] = []
         for id, fields in reply[0][1] if reply else ():
             self._last = id

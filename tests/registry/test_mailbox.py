@@ -7,7 +7,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from streamlease.protocol.errors import StoreRefused
+from streamlease.protocol.errors import StoreRefused, StoreUnavailable
 from streamlease.protocol.messages import Ping, encode
 from streamlease.registry import keys
 from streamlease.registry.mail import mailbox
@@ -164,6 +164,28 @@ async def test_an_owner_hears_again_when_the_clock_of_redis_went_back(redis: Asy
     assert heard
     await mailbox.send(redis, "you", [("me", ping(100))])
     assert [letter.message for letter in await received(box, 1)][-1] == ping(100)
+
+
+async def test_a_mailbox_that_a_failover_took_is_there_with_the_next_read(
+    redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then nobody can leave letters, and its owner, cut off by the failover, is the first to know."""
+    box = await opened(redis)
+    box.block_ms = 20
+    assert await box.receive() == []
+
+    async def cut_off(*_: object) -> None:
+        await ask(redis, [("DEL", keys.mailbox("me"))])
+        raise StoreUnavailable("Redis fails over")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mailbox, "ask", cut_off)
+        with pytest.raises(StoreUnavailable):
+            await box.receive()
+    assert await mailbox.send(redis, "you", [("me", ping(1))]) == {"me"}
+    assert await box.receive() == []
+    assert await mailbox.send(redis, "you", [("me", ping(2))]) == set()
+    assert [letter.message for letter in await received(box, 1)] == [ping(2)]
 
 
 @pytest.mark.parametrize("kind", ["embedded", "redis7"])
