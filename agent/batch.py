@@ -106,6 +106,9 @@ class Batch:
     def __len__(self) -> int:
         return len(self._rows)
 
+    def __repr__(self) -> str:
+        return f"Batch(stream={self.stream}, start={self.start}, end={self.end}, messages={len(self)})"
+
     def parted(self, most: int) -> tuple[Batch, Batch | None]:
         """Its first messages, at most `most`, and the rest if there is any; in equal parts."""
         rows = len(self)

@@ -40,6 +40,7 @@ class Batch(Bridge[AsyncBatch]):
         return self._inner.messages
 
     __len__ = at_once(AsyncBatch.__len__)
+    __repr__ = at_once(AsyncBatch.__repr__)
     to_arrow = at_once(AsyncBatch.to_arrow)
     commit = waiting(AsyncBatch.commit)
 
@@ -76,6 +77,7 @@ class EpochPart(Bridge[AsyncEpochPart]):
         return self._inner.messages
 
     __len__ = at_once(AsyncEpochPart.__len__)
+    __repr__ = at_once(AsyncEpochPart.__repr__)
     to_arrow = at_once(AsyncEpochPart.to_arrow)
     commit = waiting(AsyncEpochPart.commit)
 

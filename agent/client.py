@@ -81,6 +81,7 @@ class Client:
         """The ends of the streams that anything of this client reads."""
         from streamlease.streams.log.tails import Tails
 
+        self._own.check_open()
         return Tails(self.redis)
 
     async def __aenter__(self) -> Client:
@@ -108,20 +109,19 @@ class Client:
 
     async def _disconnect(self) -> None:
         self._own.close()
-        for name in self.__dict__.keys() & {"_feeds", "_services"}:
-            await getattr(self, name).close()
+        for name in self.__dict__.keys() & {"_feeds", "_services", "tails"}:
+            await self.__dict__.pop(name).close()
         if self._agent is not None:
             await self._agent.close()
             self._agent = None
         await self.shown.close()
-        if "tails" in self.__dict__:
-            await self.tails.close()
         await self.redis.aclose()
 
     async def agent(self) -> Agent:
         """The agent of this client, started at its first use, and anew when it ended by a defect."""
         from streamlease.agent.membership.agent import Agent
 
+        self._own.check_open()
         async with self._agent_lock:
             if self._agent is not None and self._agent.error is not None:
                 ended, self._agent = self._agent, None
@@ -328,6 +328,7 @@ class Client:
     def _feeds(self) -> CatalogFeeds:
         from streamlease.catalog.followed import CatalogFeeds
 
+        self._own.check_open()
         return CatalogFeeds(self.redis)
 
     async def lookup(self, topic: str, *, wait: float = 0.0) -> PublicationItem:

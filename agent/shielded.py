@@ -12,9 +12,24 @@ from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from typing import Generic, TypeVar
 
+from streamlease.protocol.errors import InvalidOption
 from streamlease.streams.tasks import stop
 
 T = TypeVar("T")
+
+
+def check_new(former: object, by: str) -> None:
+    """What is read through a context manager is read once.
+
+    Args:
+        former: what it reads since it was entered; None: it was not.
+        by: what makes another one.
+
+    Raises:
+        InvalidOption: it was entered before.
+    """
+    if former is not None:
+        raise InvalidOption(f"it was entered before, and goes on where it was: make another one by {by}")
 
 
 class ShieldedItems(Generic[T]):

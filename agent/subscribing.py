@@ -262,6 +262,13 @@ class Subscription(Generic[R]):
         self._reader: R | None = None
 
     async def __aenter__(self) -> R:
+        """Join the group, not for the first time if it was left before.
+
+        Raises:
+            InvalidOption: it is joined already. And as ``client.subscribe`` says.
+        """
+        if self._reader is not None:
+            raise InvalidOption("the subscription is open already: make another one by client.subscribe(...)")
         self._reader = await self._opener()
         self._readers[self._reader] = None
         return self._reader
@@ -273,18 +280,19 @@ class Subscription(Generic[R]):
         traceback: TracebackType | None,
     ) -> None:
         """Close; an error that comes of it does not hide `error`, after which nothing more is finished."""
-        if self._reader is None:
+        reader, self._reader = self._reader, None
+        if reader is None:
             return
         if error is None:
-            self._reader.finished()
+            reader.finished()
         try:
-            await self._reader.close()
+            await reader.close()
         except StreamleaseError:
-            self._readers.pop(self._reader, None)
+            self._readers.pop(reader, None)
             if error is None:
                 raise
         else:  # not where this is cancelled: then the client closes it
-            self._readers.pop(self._reader, None)
+            self._readers.pop(reader, None)
 
 
 def _check_mode(epochs: str, max_batch: int | None) -> None:

@@ -119,7 +119,10 @@ class Catalog:
             CatalogTruncated: what changed behind `start` is not kept any more.
             Unsupported: something is damaged.
             StoreUnavailable, StoreRefused.
+            InvalidOption: it is open already.
         """
+        if self._feed is not None:
+            raise InvalidOption("it is open already: make another one by client.catalog(...)")
         feed = self._feeds.of(self._collection)
         beginning = await feed.begin(self, self._start)
         self._feed = feed

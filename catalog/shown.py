@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from streamlease.catalog.own_rows import OwnRows
+from streamlease.protocol.errors import InvalidOption
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.spaces.published_topics import MOST_TOPICS
 
@@ -28,14 +29,17 @@ class Shown:
         self._topics: dict[str, bool] = {}
         """To which it publishes, and whether that is shown."""
         self._count = 0
+        self._closed = False
 
     @property
     def process(self) -> str:
-        """What the client is called there; empty: it shows nothing."""
+        """What the client is called there; empty: it shows nothing. Raises as `publication`."""
+        self._check_open()
         return "" if self._rows is None else self._rows.process
 
     async def close(self) -> None:
         """The client ends: all its rows leave."""
+        self._closed = True
         if self._rows is not None:
             await self._rows.close()
 
@@ -44,7 +48,11 @@ class Shown:
 
         It is told again when it looks for the space anew: that may have been deleted and made again since,
         and then none of its topics is known.
+
+        Raises:
+            InvalidOption: the client is closed.
         """
+        self._check_open()
         if self._rows is None or (topic not in self._topics and len(self._topics) >= MOST_TOPICS):
             return
         if self._topics.setdefault(topic, len(self._topics) < MOST_SHOWN):
@@ -64,7 +72,12 @@ class Shown:
         row = {"subscription": subscription, "borrower": borrower}
         return self._put("borrowers", row | ({"query_name": query_name} if query_name else {}))
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InvalidOption("the client is closed: connect again")
+
     def _put(self, collection: str, row: dict[str, Any]) -> Removal:
+        self._check_open()
         rows, self._count = self._rows, self._count + 1
         if rows is None:
             return _nothing

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from streamlease.agent.collections.gathering import Gathering
 from streamlease.agent.plain.selecting import check_plain
-from streamlease.agent.shielded import ShieldedItems
+from streamlease.agent.shielded import ShieldedItems, check_new
 from streamlease.catalog.shown import Removal, Shown
 from streamlease.protocol.epochs.antichains import minimal
 from streamlease.protocol.epochs.order import Epoch
@@ -138,6 +138,7 @@ class Collection:
             SchemaMismatch: an entry is damaged.
             StoreUnavailable, StoreRefused.
         """
+        check_new(self._changes, "client.collection(...)")
         self._take(await self._spaces.for_filter(self._filter))
         for attempt in range(1, ATTEMPTS + 1):
             try:

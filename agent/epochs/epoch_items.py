@@ -55,6 +55,14 @@ class EpochBatch:
     def __len__(self) -> int:
         return sum(batch.num_rows for batch in self.batches)
 
+    def __repr__(self) -> str:
+        of = (
+            ""
+            if self.publisher is None
+            else f", publisher={self.publisher!r}, incarnation={self.incarnation}"
+        )
+        return f"EpochBatch(epoch={self.epoch}{of}, messages={len(self)})"
+
     def to_arrow(self) -> pa.Table:
         """The messages as one table of ``streamlease.streams.entries.message_rows.MESSAGE_SCHEMA``.
 

@@ -21,7 +21,7 @@ from streamlease.agent.epochs.atomic import AtomicReader
 from streamlease.agent.epochs.eager import EagerReader
 from streamlease.agent.epochs.epoch_items import EpochItem
 from streamlease.agent.epochs.opening import open_epochs
-from streamlease.agent.shielded import ShieldedItems
+from streamlease.agent.shielded import ShieldedItems, check_new
 from streamlease.catalog.shown import Removal, Shown
 from streamlease.protocol.errors import (
     EpochsTruncated,
@@ -125,6 +125,7 @@ class EpochSubscription:
             InvalidInput: a stream never had the offset at which it is to begin.
             StoreUnavailable, StoreRefused.
         """
+        check_new(self._items, "client.listen(...) or client.history(...)")
         self._reader, first = await self._open()
         self._reached = self._reader.positions
         if self._follow:

@@ -45,6 +45,10 @@ class EpochPart:
     def __len__(self) -> int:
         return len(self.batch)
 
+    def __repr__(self) -> str:
+        of = f"epoch={self.epoch}, whole={self.whole}, stream={self.stream}"
+        return f"EpochPart({of}, start={self.start}, end={self.end}, messages={len(self)})"
+
     @property
     def stream(self) -> StreamId:
         """Where they stand."""

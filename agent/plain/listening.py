@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 
 from streamlease.agent.plain.plain_places import PlainPlace, PlainPlaces
 from streamlease.agent.plain.selecting import PlainBatch, Selection
-from streamlease.agent.shielded import ShieldedItems
+from streamlease.agent.shielded import ShieldedItems, check_new
 from streamlease.catalog.shown import Removal, Shown
 from streamlease.protocol.errors import (
     ArchiveUnavailable,
@@ -133,6 +133,7 @@ class PlainSubscription:
             UnknownSpace: there is no space to read. StoreUnavailable, StoreRefused.
             HistoryTruncated: what was to come first is gone. InvalidInput: a stream never had that offset.
         """
+        check_new(self._batches, "client.listen(...) or client.history(...)")
         await self._look(await self._spaces.look(), self._start)
         if self._follow:
             for stream, place in self._places.by_stream.items():

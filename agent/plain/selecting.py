@@ -35,6 +35,9 @@ class PlainBatch:
     def __len__(self) -> int:
         return int(self.data.num_rows)
 
+    def __repr__(self) -> str:
+        return f"PlainBatch(stream={self.stream}, start={self.start}, end={self.end}, messages={len(self)})"
+
     def to_arrow(self) -> pa.RecordBatch:
         """The messages as one record batch of ``streamlease.streams.entries.message_rows.MESSAGE_SCHEMA``.
 

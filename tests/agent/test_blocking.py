@@ -259,3 +259,27 @@ def test_what_cannot_be_published_is_told_at_once_or_by_flush(
             publisher.submit("a/b", b"x")
         with client.history("a/#") as history:
             assert [message.payload for batch in history for message in batch.messages] == [b"x", b"z"]
+
+
+def test_what_is_handed_out_says_what_it_is_in_one_line(embedded_redis_url: str) -> None:
+    """In a notebook or a log, however many messages it has."""
+    with blocking.connect(embedded_redis_url) as client:
+        client.create_space("s", ["a/#"], streams=1)
+        client.create_space("e", ["e/#"], streams=1, epochs=1)
+        with client.publisher() as publisher, client.epoch_publisher("e", "p") as stamped:
+            publisher.send_many("a/b", [b"0"] * 3)
+            stamped.send("e/x", b"1", epoch=0)
+            stamped.advance(1)
+        with client.subscribe(SUB, start="earliest") as subscription:
+            assert repr(subscription.poll(30)) == "Batch(stream=s.0.0, start=0, end=3, messages=3)"
+        with client.listen("a/#", start="earliest") as plain:
+            assert repr(plain.poll(30)) == "PlainBatch(stream=s.0.0, start=0, end=3, messages=3)"
+        with client.listen("e/#", start="earliest", epochs="atomic") as whole:
+            assert repr(whole.poll(30)) == "EpochBatch(epoch=(0,), messages=1)"
+        with client.listen("e/#", start="earliest", epochs="eager") as early:
+            found = [repr(early.poll(30)) for _ in range(2)]
+            assert "EpochBatch(epoch=(0,), publisher='p', incarnation=1, messages=1)" in found
+        with client.subscribe("$shared/g/e/#", start="earliest", epochs="atomic") as parts:
+            found = [repr(parts.poll(30)) for _ in range(2)]
+            said = "EpochPart(epoch=(0,), whole=True, stream=e.0.0, start=0, end=1, messages=1)"
+            assert said in found
