@@ -68,3 +68,4 @@ async def test_a_closed_client_shows_no_new_topic(opened: Client) -> None:
     with pytest.raises(InvalidOption, match="the client is closed: connect again"):
         await publisher.send("s/new", b"1")
     await publisher.close()
+    await opened.redis.aclose()  # the publisher has connected once more

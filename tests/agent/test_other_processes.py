@@ -38,7 +38,8 @@ def test_a_client_on_another_event_loop_is_told_so(redis_url: str) -> None:
         await client.create_space("s", ["s/#"], streams=1)
         async with client.publisher() as publisher:
             await publisher.send("s/t", b"1")
-        await client.close()  # or not: then Python warns of what is left open, too
+        await client.shown.close()
+        await client.redis.aclose()  # or not: then Python warns of what is left open, too
 
     async def second() -> None:
         with pytest.raises(

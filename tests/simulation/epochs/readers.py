@@ -144,7 +144,8 @@ class Reader(AnyReader):
     @property
     def trouble(self) -> str:
         there = {stream: end for stream, end in self.chain.kept[0].items() if end}
-        ends = {stream: end for stream, end in self.world.written.now.ends.items() if end}
+        # Not where streams end: offsets behind the newest boundary may be out of use.
+        ends = {stream: end for stream, end in self.world.ends_at_newest.items() if end}
         return "" if there == ends else f"{self.name} is at {there} of {ends}"
 
     def ended(self) -> None:

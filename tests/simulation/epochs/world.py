@@ -78,6 +78,12 @@ class EpochWorld(SimulatedWorld):
         """The offset that the next message of a stream would get."""
         return int(self._asked(b"HGET", stream_meta(StreamId.parse(stream)), b"next") or 0)
 
+    @property
+    def ends_at_newest(self) -> dict[str, int]:
+        """Where the streams end at the newest boundary that have messages."""
+        now = self.written.now
+        return now.bounds[now.boundary][1] if now.bounds else {}
+
     def number(self) -> int:
         """A number that was not there before."""
         self._numbers += 1
