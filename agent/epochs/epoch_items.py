@@ -56,12 +56,8 @@ class EpochBatch:
         return sum(batch.num_rows for batch in self.batches)
 
     def __repr__(self) -> str:
-        of = (
-            ""
-            if self.publisher is None
-            else f", publisher={self.publisher!r}, incarnation={self.incarnation}"
-        )
-        return f"EpochBatch(epoch={self.epoch}{of}, messages={len(self)})"
+        who = f", publisher={self.publisher!r}, incarnation={self.incarnation}" if self.publisher else ""
+        return f"EpochBatch(epoch={self.epoch}{who}, messages={len(self)})"
 
     def to_arrow(self) -> pa.Table:
         """The messages as one table of ``streamlease.streams.entries.message_rows.MESSAGE_SCHEMA``.
