@@ -19,7 +19,7 @@ FINDS = range(1, 9)
 """One of these seeds finds each planted bug but those that need a rarer one."""
 
 RARE = {
-    "what_nobody_names_is_swept_at_once": (86, 115, 223, 242),
+    "what_nobody_names_is_swept_at_once": (29, 80, 107, 420, 512),
     "what_was_written_is_not_read_again": (24, 28, 67, 78),
 }
 """Which seeds find one changes with what hosts send, so several of those that do stand here."""
