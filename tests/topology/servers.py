@@ -202,8 +202,12 @@ class Sentinels:
         """Start the killed primary again, and wait until it is a replica of the promoted one.
 
         It comes back empty, and is never to be promoted again: Sentinels that take a slow machine for a dead
-        primary would else make it the primary, and all data would be gone.
+        primary would else make it the primary, and all data would be gone. They hear of its priority only
+        some time after they have found it, so none of them is to take the promoted one for dead, either.
         """
+        for port in self.ports:
+            with redis.Redis(port=port, retry=NO_RETRY, socket_timeout=10.0) as client:
+                client.sentinel_set(self.service, "down-after-milliseconds", 600_000)
         self.primary.settings["replica-priority"] = "0"
         self.primary.start()
         try:
