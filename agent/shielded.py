@@ -29,7 +29,7 @@ def check_new(former: object, by: str) -> None:
         InvalidOption: it was entered before.
     """
     if former is not None:
-        raise InvalidOption(f"it was entered before, and goes on where it was: make another one by {by}")
+        raise InvalidOption(f"it was entered before, and is entered once: make another one by {by}")
 
 
 class ShieldedItems(Generic[T]):

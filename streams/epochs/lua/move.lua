@@ -25,7 +25,8 @@
 --
 -- What is there of a piece is moved; what Redis lost of it is not, and shows in its rows. The publisher record
 -- is that of one_append.lua, with the boundary as incarnation and the pieces that are done as sequence; behind
--- it stand `upto`, the rows of each of them, and '<first>-<to>' for each range that has nothing. So a call that is repeated, by this keeper or by the next one, goes on.
+-- it stand `upto`, the rows of each of them, and '<first>-<to>' for each range that has nothing. So a call
+-- that is repeated, by this keeper or by the next one, goes on.
 
 -- include: streamlease.streams.log/log_end
 
