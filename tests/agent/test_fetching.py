@@ -41,6 +41,7 @@ from streamlease.streams.redis.connection import AsyncRedis, Command, ask, conne
 from streamlease.streams.rows.shared_rows import Rows
 from streamlease.streams.tasks import Supervisor
 from tests.agent.helpers import SUB, in_order, publish, take
+from tests.awake import within
 from tests.streams.helpers import append, cluster_of, rows, until
 
 STREAMS = [StreamId("s", 0, shard) for shard in range(5)]
@@ -271,7 +272,7 @@ async def test_a_server_of_a_cluster_that_does_not_answer_delays_only_its_own_st
             yield found
 
     rig.fetching._read = reads  # type: ignore[method-assign]
-    async with asyncio.timeout(10):
+    async with within(10):
         for end in (10, 15, 20):
             await rig.fetching.round()
             assert {shard for shard, _, _ in rig.hand_out()} == {one.shard for one in STREAMS[1:]}

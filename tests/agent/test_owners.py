@@ -24,6 +24,7 @@ from streamlease.streams.publish.sending.sender import Sender
 from streamlease.testing.memory_connection import connect_redis
 from streamlease.testing.memory_server import MemoryServer
 from tests.agent.helpers import until
+from tests.awake import within
 from tests.streams.helpers import append, rows
 
 STREAM = StreamId("s", 0, 0)
@@ -36,7 +37,7 @@ async def test_a_publisher_that_cannot_send_any_more_says_so(
     async with client.publisher() as publisher:
         await (await publisher.submit("a/x", b""))
         monkeypatch.setattr(Sender, "_next_round", lambda sender: 1 // 0)
-        async with asyncio.timeout(10):
+        async with within(10):
             found = await asyncio.gather(
                 *(publisher.send("a/x", b"") for _ in range(5)),
                 publisher.send_many("a/y", [b"", b""]),
@@ -61,7 +62,7 @@ async def test_what_was_on_its_way_is_indefinite(client: Client, monkeypatch: py
 
     async with client.publisher() as publisher:
         monkeypatch.setattr(Sender, "_deliver", cancelled)
-        async with asyncio.timeout(10):
+        async with within(10):
             with pytest.raises(Indefinite, match="written, or it was not"):
                 await publisher.send("a/x", b"")
             with pytest.raises(TaskFailed):
@@ -123,11 +124,11 @@ async def test_commits_that_end_by_a_defect_hold_nobody_up() -> None:
     batch = Sized(**vars(batch))
     commits.done(batch)
     with pytest.raises(TaskFailed, match="committing ended by a defect"):
-        async with asyncio.timeout(10):
+        async with within(10):
             while True:
                 await commits.room()
                 await asyncio.sleep(0)
-    async with asyncio.timeout(10):
+    async with within(10):
         await commits.finish()
 
 

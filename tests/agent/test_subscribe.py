@@ -18,6 +18,7 @@ from streamlease.protocol.errors import Fenced, InvalidOption, InvalidTopic, Unk
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from tests.agent.helpers import SUB, Consumer, in_order, publish, take, until
+from tests.awake import within
 from tests.conftest import MakeServer
 
 
@@ -168,7 +169,7 @@ async def test_what_the_filter_skips_is_no_lag(client: Client) -> None:
             await publisher.submit("a/x/no", str(number))
         await publisher.flush()
         assert await take(reader, 100) == list(range(0, 300, 3))
-        async with asyncio.timeout(10):
+        async with within(10):
             while await lag(client, subscription):  # noqa: ASYNC110 (a condition in Redis)
                 await asyncio.sleep(0.05)
 
@@ -401,7 +402,7 @@ async def test_closing_while_redis_is_away_ends(make_redis_server: MakeServer) -
         async with client.subscribe(SUB, start="earliest") as reader:
             await until(lambda: len(reader.streams) == 2)
             server.kill()
-            async with asyncio.timeout(15):
+            async with within(15):
                 await reader.close()
         async with asyncio.timeout(30):
             await client.close()

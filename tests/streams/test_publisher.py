@@ -30,6 +30,7 @@ from streamlease.streams.publish import lanes
 from streamlease.streams.publish.publisher import Publisher
 from streamlease.streams.redis.connection import AsyncRedis, connect
 from streamlease.streams.spaces.spaces import Space, SpaceStore
+from tests.awake import awake
 from tests.conftest import MakeServer
 from tests.streams.helpers import Proxy, append, let_the_loop_see_it, offsets, payloads, rows, until
 
@@ -434,17 +435,19 @@ async def test_lingering_makes_one_batch_of_what_comes_slowly(redis: AsyncRedis)
 
 async def test_a_full_batch_a_flush_and_a_full_buffer_do_not_linger(redis: AsyncRedis) -> None:
     space = await create(redis, streams=1)
-    async with asyncio.timeout(8), Publisher(redis, linger_ms=10_000, max_batch_bytes=1100) as publisher:
-        futures = [await publisher.submit("s/a", b"x" * 400) for _ in range(5)]
-        await futures[3]  # batches of two: the first two are full
-        assert not futures[4].done()
-        await publisher.flush()
-        assert futures[4].done()
-        await publisher.send_batch("s/a", pa.record_batch({"payload": [b"x"]}))
-    assert await entries_of(redis, space) == 4
-    async with asyncio.timeout(8), Publisher(redis, linger_ms=10_000, max_buffer_bytes=2000) as publisher:
-        for _ in range(20):
-            await publisher.submit("s/a", b"x" * 400)
+    with awake() as clock:
+        async with Publisher(redis, linger_ms=10_000, max_batch_bytes=1100) as publisher:
+            futures = [await publisher.submit("s/a", b"x" * 400) for _ in range(5)]
+            await futures[3]  # batches of two: the first two are full
+            assert not futures[4].done()
+            await publisher.flush()
+            assert futures[4].done()
+            await publisher.send_batch("s/a", pa.record_batch({"payload": [b"x"]}))
+        assert await entries_of(redis, space) == 4
+        async with Publisher(redis, linger_ms=10_000, max_buffer_bytes=2000) as publisher:
+            for _ in range(20):
+                await publisher.submit("s/a", b"x" * 400)
+    assert clock.seconds < 8
 
 
 @pytest.mark.parametrize(

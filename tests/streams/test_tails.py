@@ -20,6 +20,7 @@ from streamlease.streams.redis.connection import AsyncRedis, connect, exchange
 from streamlease.streams.redis.lines import channels
 from streamlease.streams.redis.lines.channels import ChannelLine
 from streamlease.streams.redis.lines.push_line import PushLine
+from tests.awake import within
 from tests.conftest import MakeServer
 from tests.streams.helpers import append, cluster_of, rows, until
 
@@ -56,14 +57,14 @@ async def test_push_needs_no_poll(redis: AsyncRedis, log: AsyncLog) -> None:
         tails.set_streams(STREAMS)
         await until(lambda: tails.next_of(STREAMS[2]) == 0)
         sequence = 0
-        async with asyncio.timeout(10):
+        async with within(10):
             while not watched.pushes:  # until the subscription stands
                 await log.append(append(STREAMS[2], sequence, rows(0, 1)))
                 sequence += 1
                 await asyncio.sleep(0.01)
         await until(lambda: tails.next_of(STREAMS[2]) == sequence)
         polls = -1
-        async with asyncio.timeout(10):
+        async with within(10):
             while watched.polls != polls:  # those of the subscription come to an end
                 polls = watched.polls
                 await log.append(append(STREAMS[2], sequence, rows(0, 1)))
@@ -198,7 +199,7 @@ async def test_a_push_connection_that_stays_silent_is_made_anew(
             tails.set_streams(STREAMS)
             await until(lambda: "nothing was heard" in caplog.text)
         sequence = 0
-        async with asyncio.timeout(10):
+        async with within(10):
             while not watched.pushes:
                 await log.append(append(STREAMS[0], sequence, rows(0, 1)))
                 sequence += 1
@@ -245,7 +246,7 @@ async def test_a_push_connection_that_ends_is_made_anew(
         tails.set_streams(STREAMS)
         await until(lambda: watched._pushed)
         sequence = 0
-        async with asyncio.timeout(10):
+        async with within(10):
             while not watched.pushes:
                 await log.append(append(STREAMS[0], sequence, rows(0, 1)))
                 sequence += 1
@@ -259,7 +260,7 @@ async def test_a_push_connection_that_ends_is_made_anew(
                 lines[0].send(("SUBSCRIBE",))
         await until(lambda: len(lines) > 1)
         pushes = watched.pushes
-        async with asyncio.timeout(10):
+        async with within(10):
             while watched.pushes == pushes:
                 await log.append(append(STREAMS[0], sequence, rows(0, 1)))
                 sequence += 1
@@ -349,7 +350,7 @@ async def test_a_defect_of_either_task_of_the_push_connection_ends_both_and_is_s
         assert all(isinstance(error, TaskFailed) and "push" in str(error) for error in shown)
         assert "ZeroDivisionError: planted" in str(shown[0])
         sequence = 0
-        async with asyncio.timeout(10):
+        async with within(10):
             while not watched.pushes:  # the next life of the connection is well
                 await log.append(append(STREAMS[0], sequence, rows(0, 1)))
                 sequence += 1

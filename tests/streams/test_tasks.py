@@ -101,7 +101,7 @@ async def test_a_task_may_close_its_own_supervisor() -> None:
         return "closed"
 
     owner.tasks.start("other", asyncio.sleep(60))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         assert await owner.tasks.start("closer", closes()) == "closed"
     assert not owner.told
 

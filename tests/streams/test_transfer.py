@@ -24,6 +24,7 @@ from streamlease.streams.log.keys import inbox_refused, space_inbox
 from streamlease.streams.log.log import Append, AsyncLog, ProgressMoved
 from streamlease.streams.redis.connection import AsyncRedis, connect
 from streamlease.streams.spaces.spaces import Space, SpaceStore
+from tests.awake import within
 from tests.conftest import MakeServer
 from tests.streams.helpers import Proxy
 
@@ -173,7 +174,7 @@ async def test_a_sealed_space_ends_a_transfer_at_once(redis: AsyncRedis) -> None
     transfer = Transfer(redis, "file")
     await transfer.put(items(1, 5))
     await store.generations.seal("s")
-    async with asyncio.timeout(10):
+    async with within(10):
         with pytest.raises(StreamSealed):
             await transfer.put(items(6, 9))
 

@@ -15,6 +15,7 @@ from streamlease.http.channel_client import ChannelClient
 from streamlease.http.core.channel_machine import ChannelDropped, ChannelEvent, ChannelFailed, ChannelMessage
 from streamlease.protocol.errors import InvalidOption, TaskFailed
 from tests.agent.helpers import until
+from tests.awake import within
 from tests.gateway.channels.conftest import Desk
 from tests.gateway.conftest import Client, running
 
@@ -137,7 +138,7 @@ async def test_another_poll_ends_the_one_before(desk: Desk) -> None:
     first = asyncio.ensure_future(hand.poll(wait=30))
     await until(lambda: desk.channel().poll.is_open)
     second = asyncio.ensure_future(same.poll(wait=30))
-    async with asyncio.timeout(10):
+    async with within(10):
         assert (await first)["messages"] == []
     await desk.publish("a/1", "x")
     assert len((await second)["messages"]) == 1

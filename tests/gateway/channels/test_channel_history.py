@@ -13,6 +13,7 @@ from streamlease.channels.core.channel_limits import ChannelLimits
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.spaces.retention import Retention, Trim, trim
 from tests.agent.helpers import until
+from tests.awake import within
 from tests.gateway.channels.channel_client import Document, HandClient, payloads
 from tests.gateway.channels.conftest import Desk, StartDesk
 from tests.gateway.conftest import Client, Start, running
@@ -118,7 +119,7 @@ async def test_the_cursor_of_an_answer_stands_behind_all_keys(desk: Desk) -> Non
     await hand.commands({"subscribe": "k", "filter": "a/1"}, {"subscribe": "quiet", "filter": "b/#"})
     await desk.publish("a/1", "x")
     await desk.publish("a/2", "nobody's")
-    async with asyncio.timeout(10):
+    async with within(10):
         while (answer := await hand.poll(wait=0.1))["cursor"] is None or answer["messages"]:
             pass
     await desk.publish("b/1", "y")

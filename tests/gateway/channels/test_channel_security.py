@@ -14,6 +14,7 @@ from streamlease.channels.core.channel_limits import ChannelLimits
 from streamlease.channels.core.channel_polls import MOST_NUMBER
 from streamlease.gateway.core.rates import GatewayLimits
 from streamlease.protocol.errors import InvalidOption
+from tests.awake import within
 from tests.gateway.channels.channel_client import HandClient, payloads
 from tests.gateway.channels.conftest import Desk, StartDesk
 from tests.gateway.conftest import Client, running
@@ -142,7 +143,7 @@ async def test_too_many_keys_channels_and_polls(client: Client) -> None:
         assert "at most 2 keys" in answer.json()["detail"]
         await hand.commands({"unsubscribe": "1"}, {"subscribe": "3", "filter": "a/3"})
         parked = asyncio.ensure_future(HandClient(http, "other").poll(wait=30))
-        async with asyncio.timeout(10):
+        async with within(10):
             while (answer := await hand.post_poll(wait=0.0)).status != 429:  # noqa: ASYNC110 (over HTTP)
                 await asyncio.sleep(0.01)
         assert "open polls" in answer.json()["detail"] and "retry-after" in answer.headers

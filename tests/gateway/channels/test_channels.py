@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.awake import within
 from tests.gateway.channels.channel_client import HandClient, payloads
 from tests.gateway.conftest import Client
 from tests.gateway.http_client import HttpClient
@@ -47,7 +48,7 @@ async def test_a_parked_poll_is_answered_by_a_message(client: Client, gateway: H
     assert not parked.done()
     async with client.publisher() as publisher:
         await publisher.send("a/1", b"x")
-    async with asyncio.timeout(10):
+    async with within(10):
         assert payloads((await parked)["messages"]) == ["x"]
 
 

@@ -13,6 +13,7 @@ from streamlease.gateway.channels.core.channel_commands import Policy
 from streamlease.gateway.channels.core.log_keys import ChannelKey, KeyEvent
 from streamlease.gateway.core.interests import Interests
 from tests.agent.helpers import until
+from tests.awake import within
 from tests.gateway.channels.channel_client import payloads
 from tests.gateway.channels.conftest import Desk, StartDesk
 
@@ -269,7 +270,7 @@ async def test_a_client_that_leaves_gets_its_poll_answered(desk: Desk) -> None:
     poll = asyncio.ensure_future(hand.poll(wait=30))
     await parked(desk)
     assert (await hand.http.request("DELETE", hand.path, b"")).status == 204
-    async with asyncio.timeout(10):
+    async with within(10):
         assert (await poll)["messages"] == []
     assert len(desk.channels) == 0
     assert (await hand.http.request("DELETE", hand.path, b"")).status == 204
