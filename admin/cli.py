@@ -28,7 +28,7 @@ from streamlease.admin.epochs import epochs_cli
 from streamlease.admin.gateway import bridge_cli, gateway_cli
 from streamlease.admin.groups import group_cli
 from streamlease.admin.messages import catalog_view, collection_view, consume, importing, publish
-from streamlease.admin.output import document, note
+from streamlease.admin.output import document, escape_what_has_no_code, note
 from streamlease.admin.queries import executor_cli, query_cli, submit_cli
 from streamlease.admin.queries.secrets_aside import start_without_secrets
 from streamlease.admin.redis import redis_cli
@@ -117,6 +117,7 @@ def main() -> None:
     """The entry point."""
     # A view of 10,000 streams makes objects by the hundred thousand, which all stay to the end.
     gc.set_threshold(100_000)
+    escape_what_has_no_code()
     _hide_secrets()
     start_without_secrets(sys.argv[1:])
     sys.exit(run(sys.argv[1:]))

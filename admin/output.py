@@ -1,11 +1,14 @@
 """What commands print: tables for people, JSON documents for programs, notes on standard error.
 
 Standard output carries results only. A table has one line per row, as wide as its content, so it can be read
-line by line; ten thousand lines are written in a moment.
+line by line; ten thousand lines are written in a moment. A character that the encoding of standard output
+does not have is written as JSON would write it, ``\\u00fc``: in a document it means the same.
 """
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 import sys
 import unicodedata
@@ -21,6 +24,22 @@ EARLIEST = -30_610_224_000_000_000
 
 GAP = "   "
 """Between two columns of a table."""
+
+ESCAPED = "streamlease.escaped"
+"""How Python calls `_escaped` among the ways to go on where something cannot be encoded."""
+
+
+def escape_what_has_no_code() -> None:
+    """Let standard output write any character, whatever the locale of the terminal or a pipe is."""
+    codecs.register_error(ESCAPED, _escaped)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors=ESCAPED)
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
 class Document(Protocol):
@@ -64,9 +83,18 @@ def aligned(columns: Sequence[str], rows: Iterable[Sequence[Any]], right: Sequen
         return
     below = [[row[place] for row in cells] for place in range(len(columns))]
     widths = [max(len(title), *map(width, cells)) for title, cells in zip(columns, below, strict=True)]
-    text = [_row(columns, widths, right), "─" * (sum(widths) + len(GAP) * (len(widths) - 1))]
+    text = [_row(columns, widths, right), _rule() * (sum(widths) + len(GAP) * (len(widths) - 1))]
     text += [_row(row, widths, right) for row in cells]
     line("\n".join(text))
+
+
+def _rule() -> str:
+    """What the line below the titles is made of."""
+    try:
+        "─".encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return "-"
+    return "─"
 
 
 def _row(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
