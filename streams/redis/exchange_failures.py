@@ -31,6 +31,7 @@ from streamlease.protocol.errors import (
     StoreUnavailable,
     StreamleaseError,
 )
+from streamlease.streams.redis.password_files import NoPassword
 
 LOGIN = (AuthenticationError, AuthorizationError)
 _NOT_IN_SCRIPT = ("ACL failure in script", "user executing the script can't run this command")
@@ -74,8 +75,10 @@ def refusal(error: ResponseError) -> StreamleaseError:
     return StoreRefused(f"Redis answered with an error: {text}")
 
 
-def no_login(where: str, error: BaseException) -> StoreRefused:
-    """The error for a login that the server refused."""
+def no_login(where: str, error: BaseException) -> StreamleaseError:
+    """The error for a login that the server refused, or for which there was no password."""
+    if isinstance(error, NoPassword):
+        return StoreUnavailable(f"cannot log in to Redis at {where}: {reason(error)}")
     return StoreRefused(
         f"Redis at {where} refused the login ({reason(error)}): put user and password into the URL"
     )

@@ -82,7 +82,7 @@ def with_login(url: str) -> str:
         return url
     if parts.scheme != "redis" or parts.hostname not in _HERE or "@" in parts.netloc:
         return url
-    if "password=" in parts.query:
+    if "password=" in parts.query or "password_file=" in parts.query:
         return url
     state = running()
     if state is None or state.port != port:

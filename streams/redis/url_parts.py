@@ -43,8 +43,10 @@ OPTIONS: dict[str, tuple[Callable[[str], bool], str]] = {
     "db": (_number, "a number"),
     "username": (bool, "a name"),
     "password": (bool, "a password"),
+    "password_file": (bool, "a file"),
     "sentinel_username": (bool, "a name"),
     "sentinel_password": (bool, "a password"),
+    "sentinel_password_file": (bool, "a file"),
     "socket_timeout": (_seconds, "seconds above 0"),
     "socket_connect_timeout": (_seconds, "seconds above 0"),
     "ssl_ca_certs": (bool, "a file"),
@@ -57,7 +59,7 @@ OPTIONS: dict[str, tuple[Callable[[str], bool], str]] = {
 }
 """The options behind the ``?``, under the names of redis-py, and what each value must be."""
 
-_SECRET = {name for name in OPTIONS if "password" in name}
+_SECRET = {name for name in OPTIONS if name.endswith("password")}
 
 
 class UrlParts(NamedTuple):
@@ -131,11 +133,13 @@ def take_apart(url: str) -> UrlParts:
     options = _options(url, query, scheme, kind)
     if scheme == "unix":
         login, at, path = where.rpartition("@") if not where.startswith("/") else ("", "", where)
+        _check_login(url, login, options)
         if not path.startswith("/"):
             raise _bad(url, "it names no path: write unix:///PATH")
         return UrlParts("", scheme, login + at, (), path, options, masked(url))
     authority, _, path = where.partition("/")
     login, at, hosts = authority.rpartition("@")
+    _check_login(url, login, options)
     found_hosts = tuple(_host(one, SENTINEL_PORT if kind == "sentinel" else PORT) for one in hosts.split(","))
     addresses = tuple(one for one in found_hosts if one is not None)
     if len(addresses) < len(found_hosts) or "@" in path:
@@ -147,6 +151,11 @@ def take_apart(url: str) -> UrlParts:
 
 
 _ENCODE = "a password that holds '/', '?', '#' or '@' must be percent-encoded: %2F, %3F, %23, %40"
+
+
+def _check_login(url: str, login: str, options: Mapping[str, str]) -> None:
+    if login.partition(":")[2] and "password_file" in options:
+        raise _bad(url, "it has a password and a password_file, of which only one can be meant")
 
 
 def _service(url: str, kind: str, path: str, options: Mapping[str, str]) -> str:
@@ -178,6 +187,9 @@ def _options(url: str, query: str, scheme: str, kind: str) -> dict[str, str]:
         options[name] = unquote(value.replace("+", " "))
         if not fits(options[name]):
             raise _bad(url, f"its option {name} must be {what}")
+    for name in ("password", "sentinel_password"):
+        if {name, f"{name}_file"} <= options.keys():
+            raise _bad(url, f"it has a {name} and a {name}_file, of which only one can be meant")
     return options
 
 

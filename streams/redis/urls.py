@@ -11,7 +11,7 @@
 ``rediss+cluster`` and ``rediss+sentinel`` are the same over TLS. Further options stand behind a ``?``, with
 the names of redis-py (``url_parts.OPTIONS``): ``ssl_ca_certs``, ``ssl_certfile``, ``db`` and others.
 User and password belong to the data servers; those of the Sentinels are ``sentinel_username`` and
-``sentinel_password``.
+``sentinel_password``. A ``password_file`` is read for each new connection (`password_files`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode
 from weakref import WeakKeyDictionary
 
 import redis
@@ -41,6 +41,7 @@ from streamlease.protocol.errors import InvalidOption, Unsupported
 from streamlease.streams.redis import local_server
 from streamlease.streams.redis.cluster import AsyncCluster, BlockingCluster
 from streamlease.streams.redis.cluster_slots import Address
+from streamlease.streams.redis.password_files import PasswordFile
 from streamlease.streams.redis.url_parts import UrlParts, take_apart
 from streamlease.streams.redis.wire import AsyncServer, BlockingServer
 
@@ -126,8 +127,8 @@ def connect_blocking(url: str, *, answer_seconds: float = ANSWER_SECONDS) -> Blo
 
 
 def _made(url: str, answer_seconds: float, kind: _Kind) -> Any:
-    options = {**_options(answer_seconds), "retry": kind.retry(NoBackoff(), 0)}
-    parts = take_apart(url)
+    parts, login = _with_file(take_apart(url))
+    options = {**_options(answer_seconds), **login, "retry": kind.retry(NoBackoff(), 0)}
     if parts.kind == "cluster":
         return kind.cluster(
             parts.hosts, lambda at: _over(kind, kind.server.from_url(_at(parts, at), **options)), parts.shown
@@ -140,7 +141,29 @@ def _made(url: str, answer_seconds: float, kind: _Kind) -> Any:
             kind,
             manager.master_for(parts.service, redis_class=kind.primary, **_plain(parts), **options),
         )
-    return _over(kind, kind.server.from_url(url, **options))
+    return _over(kind, kind.server.from_url(_without_login(url) if login else url, **options))
+
+
+def _with_file(parts: UrlParts) -> tuple[UrlParts, dict[str, Any]]:
+    """`parts` without the login, and the option of redis-py that has it, if its password is in a file."""
+    if "password_file" not in parts.query:
+        return parts, {}
+    user = parts.query.get("username") or unquote(parts.login.removesuffix("@").partition(":")[0])
+    kept = {name: value for name, value in parts.query.items() if name not in _LOGIN}
+    login = PasswordFile(parts.query["password_file"], user or None)
+    return parts._replace(login="", query=kept), {"credential_provider": login}
+
+
+_LOGIN = ("username", "password_file")
+
+
+def _without_login(url: str) -> str:
+    """The URL of one server, as redis-py takes it: it would not know what a file with a password is."""
+    begin, _, query = url.partition("?")
+    scheme, _, where = begin.partition("://")
+    kept = [part for part in query.split("&") if part.partition("=")[0] not in _LOGIN]
+    where = where if where.startswith("/") else where.rpartition("@")[2]
+    return f"{scheme}://{where}{'?' if kept else ''}{'&'.join(kept)}"
 
 
 def _over(kind: _Kind, client: Any) -> Any:
@@ -272,10 +295,13 @@ def _plain(parts: UrlParts, only: str = "") -> dict[str, Any]:
 
 
 def _sentinel_options(parts: UrlParts) -> dict[str, Any]:
-    own = {
+    own: dict[str, Any] = {
         name.removeprefix("sentinel_"): value
         for name, value in parts.query.items()
         if name in ("sentinel_username", "sentinel_password")
     }
+    if "sentinel_password_file" in parts.query:
+        user = own.pop("username", None)
+        own = {"credential_provider": PasswordFile(parts.query["sentinel_password_file"], user)}
     timeouts = {"socket_connect_timeout": SENTINEL_SECONDS, "socket_timeout": SENTINEL_SECONDS}
     return {**_plain(parts, "ssl"), **timeouts, **own}
