@@ -68,13 +68,14 @@ class MemoryTransport(asyncio.Transport):
 
 def _written(reply: Any) -> bytes:
     """A reply as it is written on the wire."""
+    if isinstance(reply, bytes):  # nearly all are
+        return b"$%d\r\n%s\r\n" % (len(reply), reply)
+    if isinstance(reply, (list, tuple)):
+        return b"*%d\r\n%s" % (len(reply), b"".join([_written(one) for one in reply]))
     if reply is None:
         return b"$-1\r\n"
-    if isinstance(reply, Exception):
-        return b"-%s\r\n" % str(reply).encode()
     if isinstance(reply, int):
         return b":%d\r\n" % reply
-    if isinstance(reply, list | tuple):
-        return b"*%d\r\n%s" % (len(reply), b"".join(map(_written, reply)))
-    text = reply if isinstance(reply, bytes) else str(reply).encode()
-    return b"$%d\r\n%s\r\n" % (len(text), text)
+    if isinstance(reply, Exception):
+        return b"-%s\r\n" % str(reply).encode()
+    return _written(str(reply).encode())
