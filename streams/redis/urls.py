@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlencode
 from weakref import WeakKeyDictionary
@@ -194,8 +194,14 @@ class _Leaving(SSLConnection):
     """A connection over TLS that does not wait for long until the other side says goodbye as well.
 
     redis-py waits for that as long as for a connection, and then raises an error from closing. What was asked
-    was answered by then, so nobody needs to know.
+    was answered by then, so nobody needs to know. And where it connects once more, it does so by what the
+    files of certificates hold then, as its blocking twin does.
     """
+
+    def _connection_arguments(self) -> Mapping[str, Any]:
+        self.ssl_context.context = None  # redis-py keeps what it has read first
+        arguments: Mapping[str, Any] = super()._connection_arguments()
+        return arguments
 
     async def disconnect(self, nowait: bool = False, *about: Any, **more: Any) -> None:
         """Close the connection."""

@@ -101,6 +101,36 @@ async def test_all_of_it_over_tls(tls: tuple[RedisServer, int], certificates: Ce
     blocking.close()
 
 
+async def test_certificates_that_are_renewed_are_used_by_the_next_connection(
+    tls: tuple[RedisServer, int], certificates: Certificates, tmp_path: Path
+) -> None:
+    """Of another authority, too, which neither the client nor the server had known before."""
+    server, port = tls
+    url = f"rediss://127.0.0.1:{port}/0?{options(certificates)}"
+    blocking = connect_blocking(url)
+    async with streamlease.connect(url) as client, client.publisher() as publisher:
+        await client.create_space("s", ["s/#"])
+        await publisher.send("s/x", b"0")
+        run_blocking(check_server(blocking))
+        for number in range(1, 3):
+            Certificates(tmp_path)
+            with server.client() as admin:
+                admin.execute_command(  # type: ignore[no-untyped-call]
+                    "CONFIG",
+                    "SET",
+                    *("tls-ca-cert-file", str(certificates.authority)),
+                    *("tls-cert-file", str(certificates.certificate)),
+                    *("tls-key-file", str(certificates.key)),
+                )
+                admin.client_kill_filter(_type="normal", skipme=True)
+            for redis in (client.redis, blocking):
+                with contextlib.suppress(StoreUnavailable):  # by a connection that was cut
+                    await check_server(redis)
+                await check_server(redis)
+            await publisher.send("s/x", b"%d" % number)
+    blocking.close()
+
+
 @pytest.mark.parametrize(
     ("kept", "word"),
     [
