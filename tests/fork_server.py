@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib
+import io
 import json
 import os
 import pkgutil
@@ -83,6 +84,7 @@ class Server:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for number, each in enumerate(streams):
             os.dup2(each, number)
+        sys.stdout, sys.stderr = _writer(1, sys.stdout.errors), _writer(2, sys.stderr.errors)
         self._calls.close()
         for each in (*given, *self._statuses.values(), self._wake, self._woken):
             os.close(each)
@@ -106,6 +108,12 @@ class Server:
         for pid in self._statuses:
             os.kill(pid, signal.SIGKILL)
         sys.exit()
+
+
+def _writer(descriptor: int, errors: str | None) -> io.TextIOWrapper:
+    """What Python makes of a standard stream at its start: whether that can be sought is asked only once."""
+    raw: Any = io.FileIO(descriptor, "w", closefd=False)
+    return io.TextIOWrapper(raw, encoding="utf-8", errors=errors, write_through=True)
 
 
 def run(words: list[str]) -> None:
