@@ -54,6 +54,10 @@ class NoAnswer(StreamleaseError):
         self.kind = kind
 
 
+class NotAsked(StreamleaseError):
+    """The callback was not asked, because that may not be any more."""
+
+
 class _Stale(Exception):
     """The other side had closed a kept connection before it saw the request."""
 
@@ -175,26 +179,35 @@ class CallbackLines:
         self._pools: dict[bool, ThreadPoolExecutor] = {}
         self._tls: ssl.SSLContext | None = None
 
-    async def post(self, callback: Callback, request: bytes, *, suspect: bool) -> int:
+    async def post(
+        self, callback: Callback, request: bytes, *, suspect: bool, still_may: Callable[[], bool]
+    ) -> int:
         """Send a request, all of it; the status of the answer.
 
         Args:
             suspect: whether it failed the last time.
+            still_may: whether it may be sent, at this moment: to find a connection takes time.
 
         Raises:
             NoAnswer: there is none.
+            NotAsked: it was not sent.
         """
         try:
             async with asyncio.timeout(self.seconds):
-                return await self._post(callback, request, suspect=suspect)
+                return await self._post(callback, request, suspect, still_may)
         except TimeoutError:
             raise NoAnswer("callback-timeout", f"it did not answer within {self.seconds:g} s") from None
 
-    async def _post(self, callback: Callback, request: bytes, *, suspect: bool) -> int:
+    async def _post(
+        self, callback: Callback, request: bytes, suspect: bool, still_may: Callable[[], bool]
+    ) -> int:
         while True:
             line = self._kept(callback)
             if line is None:
                 line = await self._connect(callback, suspect=suspect)
+            if not still_may():
+                self._keep(callback, line)
+                raise NotAsked("it may not be asked any more")
             try:
                 status = await line.ask(request)
             except _Stale:

@@ -29,7 +29,7 @@ from streamlease.gateway.pages.message_page import MessagePage
 from streamlease.gateway.problems import problem_name
 from streamlease.gateway.since_reading import SinceReading
 from streamlease.gateway.webhooks import metrics
-from streamlease.gateway.webhooks.callback_lines import CallbackLines, NoAnswer
+from streamlease.gateway.webhooks.callback_lines import CallbackLines, NoAnswer, NotAsked
 from streamlease.gateway.webhooks.core.callbacks import Callback, InvalidCallback, parse_callback
 from streamlease.gateway.webhooks.core.subscribing_forms import (
     WebhookDefinition,
@@ -89,6 +89,10 @@ class SlotWays:
         Raises:
             Fenced: another one has it.
         """
+        raise NotImplementedError
+
+    def still_may(self) -> bool:
+        """Whether that is so at this moment."""
         raise NotImplementedError
 
     async def settle(self, record: WebhookRecord, standing: bytes) -> bool:
@@ -247,11 +251,15 @@ class WebhookDelivery:
         return page
 
     async def _deliver(self, page: MessagePage, *, suspect: bool) -> None:
-        await self._slot.may_deliver()
-        self._posting = True
+        request = self._request(page)
+        standing: WebhookStanding | None = None
         taken = False
         try:
-            standing = await self._posted(page, suspect=suspect)
+            while standing is None:
+                await self._slot.may_deliver()
+                self._posting = True
+                standing = await self._posted(page, request, suspect=suspect)
+                self._posting = standing is not None
             taken = standing.state is WebhookState.ACTIVE
             if await self._settle(standing) and taken:
                 self._position = page.next
@@ -260,12 +268,16 @@ class WebhookDelivery:
             if not taken:
                 self._unfollow()
 
-    async def _posted(self, page: MessagePage, *, suspect: bool) -> WebhookStanding:
-        """How it stands after a page was sent."""
+    async def _posted(self, page: MessagePage, request: bytes, *, suspect: bool) -> WebhookStanding | None:
+        """How it stands after a page was sent; None: it was not, for the slot may be another's by now."""
         means, standing = self._means, self.standing
         began = asyncio.get_running_loop().time()
         try:
-            status = await means.lines.post(self._callback, self._request(page), suspect=suspect)
+            status = await means.lines.post(
+                self._callback, request, suspect=suspect, still_may=self._slot.still_may
+            )
+        except NotAsked:
+            return None
         except NoAnswer as error:
             kind, why = error.kind, f"the callback {ascii(self._definition.callback)[:200]}: {error}"
         else:

@@ -28,6 +28,7 @@ from streamlease.gateway.webhooks import metrics
 from streamlease.gateway.webhooks.core.webhook_standing import WebhookState
 from streamlease.gateway.webhooks.delivering import DeliveryMeans
 from streamlease.gateway.webhooks.settling_together import SettlingTogether
+from streamlease.gateway.webhooks.wakefulness import Wakefulness
 from streamlease.gateway.webhooks.webhook_slots import WebhookSlot
 from streamlease.protocol.errors import Fenced, StreamleaseError, UnknownGroup
 from streamlease.protocol.ids import StreamId, random_token
@@ -50,9 +51,6 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 1.0
 WRITE_LOOKS_SECONDS = 30.0
 RETRY_SECONDS = 0.5
-STOOD_STILL = 0.5
-"""A longer time (s) between two ticks of the agent: whether the leases still stand is not known."""
-
 END_SECONDS = 6.0
 
 _logger = logging.getLogger(__name__)
@@ -82,8 +80,7 @@ class WebhookLeases:
         self._former: dict[int, WebhookSlot] = {}
         """Such as others took, and in which something may still be under way."""
         self._taking: set[int] = set()
-        self._ticked = asyncio.Event()
-        self._ticked_at = 0.0
+        self._wakefulness = Wakefulness()
         self._left = asyncio.Event()
         self._closing = False
         self._poked = asyncio.Event()
@@ -108,7 +105,7 @@ class WebhookLeases:
             except TimeoutError:
                 session.end(Fenced("the gateway has ended"))
         if self._agent is not None:
-            self._agent.remove_ticker(self._tick)
+            self._agent.remove_ticker(self._wakefulness.tick)
         await self._tasks.close()
         self._means.lines.close()
 
@@ -177,7 +174,7 @@ class WebhookLeases:
 
         agent.leaders.keep_declared(GROUP.id, (lambda: not session.over, declare_again))
         session.start()
-        agent.add_ticker(self._tick)  # behind the session's own, which finds out what it has lost
+        agent.add_ticker(self._wakefulness.tick)  # behind the session's own, which finds out what it has lost
 
     async def _read_changed(self) -> None:
         """Read the slots that were changed, and leave those that another gateway took."""
@@ -205,17 +202,6 @@ class WebhookLeases:
         if self._slots.get(slot.lease.slot) is slot:
             self._former[slot.lease.slot] = self._slots.pop(slot.lease.slot)
         slot.leave(lost=True)
-
-    def _tick(self, now: int) -> None:
-        self._ticked_at = asyncio.get_running_loop().time()
-        self._ticked.set()
-
-    async def awake(self) -> None:
-        """Wait until this process is known not to have stood still: its leases may be others' by now."""
-        loop = asyncio.get_running_loop()
-        while loop.time() - self._ticked_at > STOOD_STILL:
-            self._ticked.clear()
-            await self._ticked.wait()
 
     # ------------------------------------------------------------ handler of the session
 
@@ -304,7 +290,7 @@ class WebhookLeases:
         if held is not None:
             self._lose(held)
         self._slots[number] = WebhookSlot(
-            self._means, self._settling, self._tasks, claimed, lease, stream, self.awake,
+            self._means, self._settling, self._tasks, claimed, lease, stream, self._wakefulness,
             self._former.pop(number, None),
         )  # fmt: skip
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
 
 from pydantic import ValidationError
 
 from streamlease.gateway.webhooks.core.webhook_standing import WebhookState
 from streamlease.gateway.webhooks.delivering import DeliveryMeans, SlotWays, WebhookDelivery
 from streamlease.gateway.webhooks.settling_together import SettlingTogether
+from streamlease.gateway.webhooks.wakefulness import Wakefulness
 from streamlease.protocol.errors import Fenced, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.registry.webhooks.webhook_records import ClaimedSlot, SlotLease, WebhookName, WebhookRecord
@@ -31,7 +31,6 @@ class WebhookSlot(SlotWays):
 
     Args:
         stream: of which it is a part.
-        awake: waits until this process is known not to have stood still.
         former: the same slot under a lease that others followed: each webhook waits for its end there.
     """
 
@@ -43,7 +42,7 @@ class WebhookSlot(SlotWays):
         claimed: ClaimedSlot,
         lease: SlotLease,
         stream: StreamId,
-        awake: Callable[[], Awaitable[None]],
+        wakefulness: Wakefulness,
         former: WebhookSlot | None,
     ) -> None:
         self.lease = lease
@@ -52,7 +51,7 @@ class WebhookSlot(SlotWays):
         self._means = means
         self._settling = settling
         self._tasks = tasks
-        self._awake = awake
+        self._wakefulness = wakefulness
         self._held = asyncio.Event()
         self._held.set()
         self._lost = False
@@ -65,10 +64,14 @@ class WebhookSlot(SlotWays):
 
     async def may_deliver(self) -> None:
         """See ``SlotWays``."""
-        await self._awake()
+        await self._wakefulness.known()
         await self._held.wait()
         if self._lost:
             raise _taken(self.lease)
+
+    def still_may(self) -> bool:
+        """See ``SlotWays``."""
+        return self._wakefulness.is_known() and self._held.is_set() and not self._lost
 
     async def settle(self, record: WebhookRecord, standing: bytes) -> bool:
         """See ``SlotWays``."""

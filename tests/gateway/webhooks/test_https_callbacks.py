@@ -75,7 +75,7 @@ async def posted(callback: Callback, host: str) -> int:
     lines = CallbackLines(allow_private=True, seconds=20.0, resolve=lambda *_: ["127.0.0.1"])
     try:
         wanted = parse_callback(f"https://{host}:{callback.port}/hook", allow_private=True)
-        return await lines.post(wanted, REQUEST, suspect=False)
+        return await lines.post(wanted, REQUEST, suspect=False, still_may=lambda: True)
     finally:
         lines.close()
 
