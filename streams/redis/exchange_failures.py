@@ -80,7 +80,8 @@ def no_login(where: str, error: BaseException) -> StreamleaseError:
     if isinstance(error, NoPassword):
         return StoreUnavailable(f"cannot log in to Redis at {where}: {reason(error)}")
     return StoreRefused(
-        f"Redis at {where} refused the login ({reason(error)}): put user and password into the URL"
+        f"Redis at {where} refused the login ({reason(error)}): put user and password into the URL, "
+        f"or the password into its password_file"
     )
 
 

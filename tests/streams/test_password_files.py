@@ -5,27 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 
 import streamlease
 from streamlease.protocol.errors import InvalidOption, StoreRefused, StoreUnavailable
-from streamlease.streams.redis import url_parts
+from streamlease.streams.redis import local_server, url_parts
 from streamlease.streams.redis.connection import check_server, connect, connect_blocking
-from streamlease.streams.redis.local_server import with_login
 from tests.conftest import MakeServer
-from tests.servers import RedisServer
+from tests.servers import NO_RETRY, RedisServer
 from tests.streams.helpers import until
 
 SUB = "$shared/g/a/#"
 
 
-def set_password(server: RedisServer, password: str, user: str = "me") -> None:
-    """Give the user another password, and cut its connections, as a rotation of tokens does."""
-    with server.client() as admin:
-        admin.execute_command("ACL", "SETUSER", user, "on", "resetpass", f">{password}", "~*", "&*", "+@all")  # type: ignore[no-untyped-call]
-        admin.execute_command("CLIENT", "KILL", "USER", user)  # type: ignore[no-untyped-call]
+def set_password(port: int, password: str) -> None:
+    """Give user ``me`` of a server another password, and cut its connections."""
+    with redis.Redis(port=port, retry=NO_RETRY, socket_timeout=10.0) as admin:
+        run: Any = admin.execute_command
+        run("ACL", "SETUSER", "me", "on", "resetpass", f">{password}", "~*", "&*", "+@all")
+        run("CLIENT", "KILL", "USER", "me")
 
 
 def write(file: Path, password: str | bytes) -> None:
@@ -41,7 +42,7 @@ def file(tmp_path: Path) -> Path:
 def server(request: pytest.FixtureRequest, make_redis_server: MakeServer) -> RedisServer:
     """A server with a user ``me``; the default user needs no password."""
     made = make_redis_server(request.param)
-    set_password(made, "first")
+    set_password(made.port, "first")
     return made
 
 
@@ -55,7 +56,7 @@ async def test_a_client_goes_on_with_the_next_password(server: RedisServer, url:
     client, blocking = connect(url), connect_blocking(url)
     for password in ("first", "second", "thi rd%"):
         write(file, password)
-        set_password(server, password)
+        set_password(server.port, password)
         for one in (client, blocking):
             with contextlib.suppress(StoreUnavailable):  # by a connection that was cut
                 await check_server(one)
@@ -83,7 +84,7 @@ async def test_a_consumer_and_a_publisher_go_on(server: RedisServer, url: str, f
             await until(lambda number=number: number in got)  # type: ignore[misc]
             for kept in (b"", b"falsch", f"password {number}"):
                 write(file, kept)
-                await asyncio.to_thread(set_password, server, f"password {number}")
+                await asyncio.to_thread(set_password, server.port, f"password {number}")
                 if isinstance(kept, bytes):
                     with pytest.raises((StoreUnavailable, StoreRefused), match=r"log ?in"):
                         await check_server(client.redis)
@@ -111,7 +112,7 @@ async def test_what_is_wrong_with_the_file_is_said_and_may_be_mended(
             assert "\n" not in str(caught.value)
     write(file, "falsch")
     for one in (client, blocking):
-        with pytest.raises(StoreRefused, match="refused the login") as refused:
+        with pytest.raises(StoreRefused, match=r"refused the login .*into its password_file") as refused:
             await check_server(one)
         assert "falsch" not in str(refused.value)
     write(file, "first")
@@ -172,16 +173,26 @@ def test_a_password_and_a_file_are_one_too_many(url: str) -> None:
     assert "geheim" not in str(caught.value)
 
 
-def test_the_file_is_no_secret_and_the_embedded_redis_does_not_add_its_password() -> None:
+def test_the_file_is_no_secret() -> None:
     url = "redis://me@127.0.0.1:6379/0?password_file=/run/token"
     assert url_parts.masked(url) == url.replace("me@", "***@")
-    assert with_login("redis://127.0.0.1:6379?password_file=/x") == "redis://127.0.0.1:6379?password_file=/x"
+
+
+def test_the_embedded_redis_adds_its_password_only_where_none_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    login = "redis://:geheim@127.0.0.1:6379/0"
+    state = local_server.ServerState(1, 6379, login, binary="", source="", persistent=False, started=0)
+    monkeypatch.setattr(local_server, "running", lambda: state)
+    url = "redis://127.0.0.1:6379"
+    assert local_server.with_login(url) == "redis://:geheim@127.0.0.1:6379"
+    assert local_server.with_login(f"{url}?password_file=/x") == f"{url}?password_file=/x"
 
 
 async def test_a_socket_takes_it_too(make_redis_server: MakeServer, file: Path, tmp_path: Path) -> None:
     path = tmp_path / "socket"
     server = make_redis_server("redis7", settings={"unixsocket": str(path)})
-    set_password(server, "first")
+    set_password(server.port, "first")
     write(file, "first")
     for login in ("me@", ""):
         user = "" if login else "&username=me"

@@ -12,20 +12,20 @@ from streamlease.streams.redis.connection import check_server, connect, connect_
 from tests.conftest import MakeServer
 from tests.servers import NO_RETRY
 from tests.streams.helpers import until
+from tests.streams.test_password_files import set_password
 from tests.topology.servers import Cluster, Sentinels
 
 pytestmark = [pytest.mark.topology, pytest.mark.timeout(180)]
 
 
-def set_password(port: int, password: str) -> None:
-    """Give user ``me`` of a server another password, and cut its connections."""
+def logged_in(port: int) -> bool:
+    """Whether somebody is connected to that server as ``me``."""
     with redis.Redis(port=port, retry=NO_RETRY, socket_timeout=10.0) as admin:
-        admin.execute_command("ACL", "SETUSER", "me", "on", "resetpass", f">{password}", "~*", "&*", "+@all")  # type: ignore[no-untyped-call]
-        admin.execute_command("CLIENT", "KILL", "USER", "me")  # type: ignore[no-untyped-call]
+        return any(one["user"] == "me" for one in admin.client_list())
 
 
-async def goes_on(url: str, files: dict[Path, list[int]]) -> None:
-    """Clients that are connected with the first passwords publish and read after each change."""
+async def goes_on(url: str, files: dict[Path, list[int]], used: list[int]) -> None:
+    """Clients publish and read after each change, logged in at all servers that are `used`."""
     rotate(files, 0)
     async with streamlease.connect(url) as client, client.publisher() as publisher:
         await client.create_space("s", ["a/#"], streams=12)
@@ -40,6 +40,7 @@ async def goes_on(url: str, files: dict[Path, list[int]]) -> None:
                     if len(seen) == 12 * (number + 1):
                         break
             run_blocking(check_server(blocking))
+            assert [logged_in(port) for port in used] == [True] * len(used)
             rotate(files, number + 1)
             await until(lambda: _answers(blocking))
         blocking.close()
@@ -67,7 +68,8 @@ async def test_all_nodes_of_a_cluster_are_logged_in_to_by_the_file(
 ) -> None:
     cluster = Cluster(make_redis_server, kind)
     url = f"{cluster.url.replace('//', '//me@')}?password_file={tmp_path / 'data'}"
-    await goes_on(url, {tmp_path / "data": [node.port for node in cluster.nodes]})
+    ports = [node.port for node in cluster.nodes]
+    await goes_on(url, {tmp_path / "data": ports}, ports)
 
 
 @pytest.mark.parametrize("kind", ["embedded", "redis7"])
@@ -84,7 +86,7 @@ async def test_sentinels_and_their_servers_have_files_of_their_own(
             f"{made.url.replace('//', '//me@')}?password_file={tmp_path / 'data'}"
             f"&sentinel_username=me&sentinel_password_file={tmp_path / 'watchers'}"
         )
-        await goes_on(url, files)
+        await goes_on(url, files, [made.primary.port])
         for port in made.ports:  # and they are asked as that user, by its password
             set_password(port, "another")
         client = connect(url)
