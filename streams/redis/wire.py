@@ -96,12 +96,12 @@ async def _send(connection: Any, packed: list[bytes]) -> None:
     The client's own way makes a task for each write, to have a timeout: two turns of the event loop.
     """
     writer: asyncio.StreamWriter | None = connection._writer
-    if writer is None or writer.is_closing():
-        try:
-            await connection.send_packed_command(packed, check_health=False)
-        except RuntimeError as error:  # of uvloop, about a connection that is closed
-            raise RedisConnectionError(str(error)) from error
+    if writer is None:
+        await connection.send_packed_command(packed, check_health=False)
         return
+    if writer.is_closing():  # a write raises a RuntimeError, an AttributeError, or nothing, by the event loop
+        await connection.disconnect(nowait=True)
+        raise RedisConnectionError("the connection was closed before anything was sent")
     writer.writelines(packed)
     if writer.transport.get_write_buffer_size():
         async with asyncio.timeout(connection.socket_timeout):
