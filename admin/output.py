@@ -119,7 +119,15 @@ def shown(cell: Any) -> str:
         return "-"
     if isinstance(cell, float):
         return f"{cell:.1f}"
-    return printable(str(cell))
+    return _as_written(printable(str(cell)))
+
+
+def _as_written(text: str) -> str:
+    """`text` as standard output will have it, which tells how wide it is."""
+    if text.isascii():
+        return text
+    encoding, errors = sys.stdout.encoding or "utf-8", sys.stdout.errors or "strict"
+    return text.encode(encoding, errors).decode(encoding)
 
 
 def printable(text: str) -> str:

@@ -24,7 +24,7 @@ def test_commands_print_where_a_terminal_knows_ascii_only(tmp_path: Path, embedd
         (
             ("space", "list"),
             "",
-            "SPACE   STREAMS   TOPICS\n-------------------------\nfl            1   fl\\u00fcge/#\n",
+            "SPACE   STREAMS   TOPICS\n------------------------------\nfl            1   fl\\u00fcge/#\n",
         ),
         (
             ("consume", "flüge/#", "--from", "earliest", "--count", "1"),
@@ -63,6 +63,15 @@ def test_the_line_below_the_titles_is_one_that_can_be_written(
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
     aligned(["NAME"], [["a"]], [False], "none")
     assert written.getvalue().decode(encoding) == f"NAME\n{rule * 4}\na\n"
+
+
+def test_columns_stand_below_each_other_behind_what_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="latin-1"))
+    escape_what_has_no_code()
+    aligned(["NAME", "HERE"], [["→", "ü"], ["a", "b"]], [False, False], "none")
+    text = written.getvalue().decode("latin-1")
+    assert text == "NAME     HERE\n-------------\n\\u2192   ü\na        b\n"
 
 
 def test_a_stream_of_text_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
