@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -118,6 +119,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Workers begin with the long files, so that none of them is the last."""
     if hasattr(config, "workerinput"):
         items.sort(key=_turn)
+
+
+def pytest_collection_finish() -> None:
+    """Tests that look for what nobody holds any more look through what came after twelve thousand items."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """What was set aside is given back as the interpreter ends."""
+    gc.unfreeze()
 
 
 def _turn(item: pytest.Item) -> int:
