@@ -3,11 +3,12 @@
 Run it after a change of the dependencies in pyproject.toml: ``python3 scripts/pin.py``. Pins that still
 fit are kept; ``--upgrade`` takes the newest of everything. It needs ``uv`` (``pip install uv``).
 
-========= ==============================================================================
-build.txt what building source packages needs; installed first, so builds are pinned too
-base.txt  the project with Spark, the page, the gateway, traces and the demo's data
-dev.txt   base.txt at the same versions, and all that format, lint, types and tests need
-========= ==============================================================================
+========== =============================================================================
+build.txt  what building source packages needs; installed first, so builds are pinned too
+base.txt   the project with Spark, the page, the gateway, traces and the demo's data
+dev.txt    base.txt at the same versions, and all that format, lint, types and tests need
+lowest.txt the project at the oldest versions that pyproject.toml takes, for a test of them
+========== =============================================================================
 
 A lock file of uv or a pylock.toml would name the package index that it was made from; these files do
 not, so that they serve any mirror.
@@ -75,11 +76,13 @@ def main() -> None:
     )
     upgrade = parser.parse_args().upgrade
     REQUIREMENTS.mkdir(exist_ok=True)
+    project = ".[demo,ui,gateway,otel,mqtt,http,archive,testing]\n"
     groups = ["--group", "pyproject.toml:dev", "--group", "pyproject.toml:helm"]
-    pin("dev.txt", ".[demo,ui,gateway,otel,mqtt,http,archive,testing]\n", groups, upgrade=upgrade)
+    pin("dev.txt", project, groups, upgrade=upgrade)
     same = ["--constraint", "requirements/dev.txt"]
-    pin("base.txt", ".[demo,ui,gateway,otel,mqtt,http,archive,testing]\n", same, upgrade=upgrade)
+    pin("base.txt", project, same, upgrade=upgrade)
     pin("build.txt", "setuptools>=80\n", same, upgrade=upgrade)
+    pin("lowest.txt", project, ["--resolution", "lowest-direct"], upgrade=True)  # a kept pin may be too new
 
 
 if __name__ == "__main__":

@@ -92,6 +92,7 @@ def test_arguments_go_to_pytest_as_they_are_and_without_them_tests_run_side_by_s
     monkeypatch.setattr(run_py, "provide_mosquitto", lambda: "mosquitto")
     monkeypatch.setattr(run_py, "provide_prometheus", lambda: "prometheus")
     monkeypatch.setattr(run_py, "provide_browser", lambda: None)
+    monkeypatch.setattr(run_py, "provide_lowest", lambda: "lowest")
     side_by_side: list[bool] = []
 
     def run_tests(*, fast: bool) -> int:
@@ -100,8 +101,10 @@ def test_arguments_go_to_pytest_as_they_are_and_without_them_tests_run_side_by_s
 
     monkeypatch.setattr(run_py, "run_tests", run_tests)
     monkeypatch.setattr(run_py, "check_sources", lambda: 0)
-    monkeypatch.setenv(run_py.REDIS_VARIABLE, "")
-    monkeypatch.setenv(run_py.MOSQUITTO_VARIABLE, "")
+    for name in (
+        run_py.REDIS_VARIABLE, run_py.MOSQUITTO_VARIABLE, run_py.PROMETHEUS_VARIABLE, run_py.LOWEST_VARIABLE,
+    ):  # fmt: skip
+        monkeypatch.setenv(name, "")
     with pytest.raises(SystemExit):
         run_py.main(["test", "tests/leader", "-k", "poison"])
     assert became == [("python", "-m", "pytest", "tests/leader", "-k", "poison")]

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
+from scripts.setting_up.lowest import LOWEST_VARIABLE, provide_lowest
 from scripts.setting_up.packages import set_up
 from scripts.setting_up.programs import (
     MOSQUITTO_VARIABLE,
@@ -163,8 +164,10 @@ def main(arguments: Sequence[str]) -> int:
             os.environ[REDIS_VARIABLE] = str(provide_redis7())
             os.environ[MOSQUITTO_VARIABLE] = str(provide_mosquitto())
             os.environ[PROMETHEUS_VARIABLE] = str(provide_prometheus())
-        if with_tests and rest != ["--fast"] and "not browser" not in " ".join(rest):
-            provide_browser()
+        if with_tests and rest != ["--fast"]:
+            os.environ[LOWEST_VARIABLE] = str(provide_lowest())
+            if "not browser" not in " ".join(rest):
+                provide_browser()
     if command == "demo":
         become("streamlease", "demo", *rest)
     if command == "test" and rest not in ([], ["--fast"]):

@@ -48,3 +48,12 @@ def test_the_pins_of_all_files_agree() -> None:
     dev = pins("dev")
     for name in ("build", "base"):
         assert {package: dev.get(package) for package in pins(name)} == pins(name)
+
+
+def test_the_oldest_packages_are_those_that_pyproject_takes() -> None:
+    """A bound that is lowered without ``python3 scripts/pin.py`` would be one that nobody has tried."""
+    project, lowest = PROJECT["project"], pins("lowest")
+    for requirement in wanted(project["dependencies"], *project["optional-dependencies"].values()):
+        (bound,) = (one.version for one in requirement.specifier if one.operator in {">=", "=="})
+        versions = lowest[canonicalize_name(requirement.name)]
+        assert all(f"{version}.".startswith(f"{bound}.") for version in versions), (requirement, versions)

