@@ -30,13 +30,22 @@ for name in found:
         importlib.import_module(name)
 print(json.dumps([len(found), {name: version(name) for name in WANTED}]))
 """
-COURSES = ("tests/admin/test_publish_and_consume.py",)
+COURSES = (
+    "tests/admin/test_completion.py",
+    "tests/admin/test_dead_letters_cli.py",
+    "tests/agent/test_traces.py",
+    "tests/archive/test_files.py",
+    "tests/archive/test_places.py",
+    "tests/gateway/test_metrics.py",
+    "tests/http_client/test_gateway_client.py",
+    "tests/streams/test_typed_spaces.py",
+)
 """What uses each of those packages, and takes seconds."""
 
 pytestmark = pytest.mark.thorough
 
 
-def run(*words: str) -> tuple[int, str]:
+def run(*words: str, **variables: str) -> tuple[int, str]:
     """Exit status and output of a Python that finds the oldest packages first; nothing outlives it."""
     lowest = os.environ.get(VARIABLE)
     if lowest is None:
@@ -44,8 +53,8 @@ def run(*words: str) -> tuple[int, str]:
     ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     ours["PYTHONPATH"] = os.pathsep.join(filter(None, [lowest, ours.get("PYTHONPATH")]))
     process = subprocess.Popen(
-        [sys.executable, *words], cwd=ROOT, env=ours, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        [sys.executable, *words], cwd=ROOT, env=ours | variables, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip
     try:
         said, _ = process.communicate()
@@ -68,6 +77,11 @@ def test_all_modules_are_imported_without_a_warning() -> None:
     count, versions = json.loads(said.splitlines()[-1])
     assert count > 700
     assert {name: {version} for name, version in versions.items()} == wanted
+
+
+def test_options_are_read_from_their_variables() -> None:
+    code, said = run("-m", "streamlease.admin", "serve", STREAMLEASE_HTTP_PORT="70000")
+    assert (code, said) == (2, "error: http port is 70000: it must be from 0 to 65535\n")
 
 
 def test_what_uses_them_works(tmp_path: Path) -> None:

@@ -75,7 +75,8 @@ def set_up(profile: str) -> None:
 
 
 def pip() -> list[str | Path]:
-    return [PYTHON, "-m", "pip", "install", "--no-input", "--disable-pip-version-check"]
+    """Modules are compiled when they are imported first, as with uv: most of twelve thousand never are."""
+    return [PYTHON, "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--no-compile"]
 
 
 # ------------------------------------------------------------------------------------------- environment
