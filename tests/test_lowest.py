@@ -52,16 +52,15 @@ def run(*words: str, **variables: str) -> tuple[int, str]:
         pytest.fail(f"{VARIABLE} is not set: run this test by 'python3 run.py test'", pytrace=False)
     ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     ours["PYTHONPATH"] = os.pathsep.join(filter(None, [lowest, ours.get("PYTHONPATH")]))
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, *words], cwd=ROOT, env=ours | variables, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-    )  # fmt: skip
-    try:
-        said, _ = process.communicate()
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    ) as process:  # fmt: skip
+        try:
+            said, _ = process.communicate()
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
     return process.returncode, said
 
 
