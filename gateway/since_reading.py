@@ -39,6 +39,10 @@ READERS = 16
 PAUSE_SECONDS = 0.02
 
 
+class ToldToAnother(LostSince):
+    """What was beyond the end is not any more: somebody else was told, and a hole is behind the cursor."""
+
+
 class SinceReading:
     """Answers questions about messages."""
 
@@ -152,6 +156,12 @@ class SinceReading:
     # ------------------------------------------------------------ the log
 
     async def _from_log(self, filter: str, since: Point, limit: int) -> MessagePage:
+        try:
+            return await self._as_it_is(filter, since, limit)
+        except ToldToAnother:  # the cursor to go on from is behind the hole, which is there to be seen now
+            return await self._as_it_is(filter, since, limit)
+
+    async def _as_it_is(self, filter: str, since: Point, limit: int) -> MessagePage:
         async with self._explained(filter, since), self._open(filter, since) as reading:
             return await self._read(reading, since, limit)
 
@@ -191,7 +201,8 @@ class SinceReading:
                 f"{state.next}, and this cursor has passed {next - 1}: go on from the cursor 'oldest'; "
                 f"for what was published between the failover and now, ask with a time before the failover"
             )
-        return LostSince(why or "Redis lost messages, and has them again", self._cursors.text(Cursor(places)))
+        oldest = self._cursors.text(Cursor(places))
+        return LostSince(why, oldest) if why else ToldToAnother("Redis lost messages: ask again", oldest)
 
     @asynccontextmanager
     async def _open(self, filter: str, since: Point) -> AsyncIterator[PlainSubscription]:

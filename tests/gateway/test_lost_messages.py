@@ -9,9 +9,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
+from streamlease.gateway.core.cursors import Cursor
+from streamlease.gateway.core.refusals import LostSince
+from streamlease.gateway.since_reading import SinceReading
 from streamlease.gateway.webhooks.webhook_service import WebhookSettings
 from streamlease.http.channel_client import ChannelClient
 from streamlease.http.core.channel_machine import ChannelFailed, ChannelMessage
+from streamlease.protocol.ids import StreamId
+from streamlease.streams.log.log import AsyncLog
 from tests.agent.test_holes import lose_tail, next_of
 from tests.gateway.conftest import Client, Start, running
 from tests.gateway.http_client import HttpClient
@@ -57,6 +64,28 @@ async def test_a_cursor_beyond_the_end_is_told_and_goes_on_with_all_that_comes(
     page = await ask(gateway, filter="a/#", since=two)
     assert payloads(page) == ["2", "3"]
     assert payloads(await ask(gateway, filter="a/#", since=await lost(gateway, page["next"]))) == ["new"]
+
+
+async def test_of_two_who_are_told_in_the_same_moment_both_go_on_behind_the_hole(
+    client: Client, gateway: HttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One marks the hole right before the other looks at what is lost, and finds nothing."""
+    await six(client)
+    _, end = await read_on(gateway, "earliest", filter="a/#")
+    await lose_tail(client, 4)
+    told, others = SinceReading._lost, ["one"]
+
+    async def behind_another(self: SinceReading, after: Cursor) -> LostSince:
+        while others:
+            others.pop()
+            await AsyncLog(client.redis).never_again(StreamId("s", 0, 0), 7)
+        return await told(self, after)
+
+    monkeypatch.setattr(SinceReading, "_lost", behind_another)
+    oldest = await lost(gateway, end)
+    assert others == []
+    await publish(client, ("a/1", "new"))
+    assert payloads(await ask(gateway, filter="a/#", since=oldest)) == ["new"]
 
 
 async def test_who_waits_at_the_end_is_told(client: Client, gateway: HttpClient) -> None:
