@@ -314,7 +314,8 @@ class ClientMailbox(Generic[K]):
         """Send what waits longest; how much that is."""
         entry = next(iter(self._waiting.values()))
         key, size = entry.key, 0
-        assert key.pop() is entry
+        popped = key.pop()
+        assert popped is entry
         self._forget(entry)
         if dropped := key.take_dropped():
             size += self._send(key, b'"dropped":%d' % dropped)
