@@ -65,7 +65,7 @@ class Renewing:
         self._begun: dict[str, int] = {}
         """Tag -> when, by the host's own clock, the newest pulse was begun that was answered."""
         self._named: dict[str, int] = {}
-        """Group -> the term in which its record may name a pulse of this host."""
+        """Group -> the term in which its record may name this host."""
         self._kept: dict[str, tuple[int, str]] = {}
         """Group -> the term and tag that its record had when it was renewed, if no pulse was broken since."""
         self._turns = 0
@@ -82,12 +82,13 @@ class Renewing:
         """Renew all terms that are held, after a while; to be called again and again."""
         await asyncio.sleep(self._config.renew_interval / 1000)
         self._turns += 1
-        busy = await self._servers.turn(dict.fromkeys([*self._runners, *self._named]))
+        self._named.update({group: runner.term for group, runner in self._runners.items()})
+        busy = await self._servers.turn(self._named)
         self._not_renewed(busy, StoreUnavailable("the server that keeps it does not answer"))
 
     async def _renew(self, groups: Sequence[str]) -> None:
         """Renew those of one server."""
-        await self._resign([group for group in groups if group not in self._runners])
+        await self._resign({group: self._named[group] for group in groups if group not in self._runners})
         led = {group: runner for group in groups if (runner := self._runners.get(group)) is not None}
         began = now_ms()
         tag, lineage = "", ""
@@ -146,8 +147,6 @@ class Renewing:
     async def _renew_each(self, due: Mapping[str, Runner], tag: str) -> None:
         for page in _pages(list(due)):
             terms = {group: due[group].term for group in page}
-            if tag:
-                self._named.update(terms)
             began = now_ms()
             try:
                 lost = await leadership.renew_all(
@@ -174,8 +173,6 @@ class Renewing:
             runner.renewed_at = began
             if tag:
                 self._kept[group] = runner.term, tag
-            else:
-                self._named.pop(group, None)
             return
         match lost[group]:
             case None:
@@ -194,16 +191,25 @@ class Renewing:
             if runner is not None and now_ms() - runner.renewed_at >= self._config.ttl:
                 runner.end(f"host {self._host} could not renew its leadership of {group} in time: {error}")
 
-    async def _resign(self, groups: Sequence[str]) -> None:
-        """A pulse would keep what is led no more, if its leader could not resign."""
-        for group in groups:
+    async def _resign(self, terms: Mapping[str, int]) -> None:
+        """Resign what is led no more, if its leader could not: because Redis did not answer, say.
+
+        Nobody would follow it before the ttl has passed, and a pulse would keep it.
+        """
+        for page in _pages(list(terms)):
             try:
-                await leadership.resign(self._redis, group, self._host, self._named[group])
+                resigned = await leadership.resign_all(
+                    self._redis, self._host, {group: terms[group] for group in page}
+                )
             except StreamleaseError as error:
-                log.warning("resigning from %s: %s", group, error, extra={"group": group})
-                continue
-            del self._named[group]
-            self._kept.pop(group, None)
+                log.warning("resigning from %d groups: %s", len(page), error)
+                return
+            for group, wrong in resigned.items():
+                if wrong is not None:
+                    log.warning("resigning from %s: %s", group, wrong, extra={"group": group})
+                    continue
+                self._named.pop(group, None)
+                self._kept.pop(group, None)
 
 
 def _pages(groups: Sequence[str]) -> list[Sequence[str]]:

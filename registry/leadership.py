@@ -340,6 +340,32 @@ async def resign(redis: AsyncRedis, group: str, host: str, term: int) -> bool:
     return bool(await _RESIGN.run(redis, [keys.leader(group)], [host, term]))
 
 
+async def resign_all(
+    redis: AsyncRedis, host: str, terms: Mapping[str, int]
+) -> dict[str, StreamleaseError | None]:
+    """Give up the leadership of many groups, as far as it is held, in one write.
+
+    Args:
+        terms: group -> term in which `host` led it.
+
+    Returns:
+        group -> what went wrong; None: it does not lead that one any more.
+
+    Raises:
+        StoreUnavailable, Indefinite: Redis does not answer; some may be given up.
+    """
+    calls = [_RESIGN.call([keys.leader(group)], [host, term]) for group, term in terms.items()]
+    replies = zip(terms, await run_each(redis, calls), strict=True)
+    return {
+        group: refusal(reply)
+        if isinstance(reply, ResponseError)
+        else reply
+        if isinstance(reply, StreamleaseError)
+        else None
+        for group, reply in replies
+    }
+
+
 async def name_heir(redis: AsyncRedis, group: str, host: str, term: int, milliseconds: int) -> bool:
     """Have nobody but `host` claim the group for that long, if the leader of `term` resigns.
 
