@@ -42,6 +42,7 @@ from streamlease.protocol.errors import (
     StreamleaseError,
 )
 from streamlease.protocol.ids import StreamId
+from streamlease.protocol.seldom import Seldom
 from streamlease.streams.entries.columnar import ENOUGH_BYTES, ENOUGH_ROWS
 from streamlease.streams.entries.decoding import DamagedEntry
 from streamlease.streams.entries.message_rows import ALL_COLUMNS
@@ -124,6 +125,7 @@ class Fetching:
         rest: float = REST_SECONDS,
     ) -> None:
         self._redis = redis
+        self._seldom = Seldom(log)
         self._lines = lines
         self._learn = learn
         self._longest_rest = rest
@@ -211,7 +213,7 @@ class Fetching:
         try:
             await self._servers.turn(found)
         except StoreUnavailable as error:  # no node of a cluster says which server has what
-            log.warning("reading: %s", error)
+            self._seldom.warning("reading: %s", error)
             await asyncio.sleep(RETRY_SECONDS)
         for one in found:
             if one.held.position != self._dividing.next_of(one.stream):

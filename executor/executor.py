@@ -43,6 +43,7 @@ from streamlease.protocol.errors import (
     UnknownQuery,
 )
 from streamlease.protocol.ids import check_name, random_token
+from streamlease.protocol.seldom import Seldom
 from streamlease.queries import files, keys, store, submitting
 from streamlease.queries.core.machine import Event, WorkerExited, WorkersLost, WorkerStarted
 from streamlease.queries.core.record import QueryRecord, QueryStage
@@ -120,6 +121,7 @@ class Executor:
         failed: Callable[[], None],
     ) -> None:
         self._redis = redis
+        self._seldom = Seldom(log)
         self._config = config
         self._key = key
         self.failure: StreamleaseError | None = None
@@ -233,7 +235,7 @@ class Executor:
                 self._touch(".ready")
             except _UNANSWERED as error:
                 self._others.begin_anew()
-                log.warning("executor %s: %s", self._config.name, error)
+                self._seldom.warning("executor %s: %s", self._config.name, error)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             try:
@@ -314,7 +316,7 @@ class Executor:
             try:
                 return await submitting.advance(self._redis, query, event, await store.redis_ms(self._redis))
             except _UNANSWERED as error:
-                log.warning("executor %s: %s", self._config.name, error)
+                self._seldom.warning("executor %s: %s", self._config.name, error)
                 await asyncio.sleep(RETRY_SECONDS)
         return None
 
@@ -338,7 +340,7 @@ class Executor:
             log.error("an order is refused, nothing of it was run: %s; %s", error, said_by(spawn.order))
             return
         except _UNANSWERED as error:
-            log.warning("executor %s takes no order for a moment: %s", self._config.name, error)
+            self._seldom.warning("executor %s takes no order for a moment: %s", self._config.name, error)
             return  # the query ends when its time to spawn is over
         ordered = {one.worker: one.port for one in order.workers}
         for one in (one for one in record.of_life(self.life) if one.pid is None and not one.over):

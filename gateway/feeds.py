@@ -32,6 +32,7 @@ from streamlease.gateway.pages.message_page import MessagePage
 from streamlease.gateway.pages.page_taking import PageTaking
 from streamlease.protocol.errors import StoreUnavailable, StreamleaseError, UnknownSpace
 from streamlease.protocol.ids import StreamId
+from streamlease.protocol.seldom import Seldom
 from streamlease.streams.tasks import Supervisor
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ class Feed:
         self._client = client
         self._reading: PlainSubscription | None = None
         self._ready = asyncio.Event()
+        self._seldom = Seldom(_logger)
 
     @property
     def follows(self) -> bool:
@@ -146,7 +148,7 @@ class Feed:
             except UnknownSpace:
                 _logger.info("gateway: space %s is gone", self.space)
             except StreamleaseError as error:
-                _logger.warning("gateway: following space %s: %s", self.space, error)
+                self._seldom.warning("gateway: following space %s: %s", self.space, error)
             finally:
                 self._ready.clear()
                 self._reading = None
@@ -219,6 +221,7 @@ class Feeds:
         self._pages_bytes = 0
         self._listeners: list[FeedListener] = []
         self._looking = asyncio.Lock()
+        self._seldom = Seldom(_logger)
         self._looked_at = -BETWEEN_LOOKS
         """When spaces were looked at because one was not known."""
 
@@ -356,7 +359,7 @@ class Feeds:
             try:
                 known = await self._client.spaces.recent()
             except StreamleaseError as error:
-                _logger.warning("gateway: looking for spaces: %s", error)
+                self._seldom.warning("gateway: looking for spaces: %s", error)
                 continue
             self._see(known)
 

@@ -24,6 +24,7 @@ from streamlease.protocol.errors import (
 from streamlease.protocol.messages import (
     SpawnWanted,
 )
+from streamlease.protocol.seldom import Seldom
 from streamlease.registry import leadership
 from streamlease.registry.leadership import LeaderRecord, LeaderWatch
 from streamlease.registry.mail.postbox import Postbox
@@ -68,6 +69,7 @@ class Candidates:
         draining: Callable[[], bool],
     ) -> None:
         self._redis = redis
+        self._seldom = Seldom(log)
         self._host = host
         self._runners = runners
         self._other_leaders = other_leaders
@@ -161,7 +163,7 @@ class Candidates:
                 log.info("candidate for %s: %s", group, error, extra={"group": group})
                 return
             except StreamleaseError as error:
-                log.warning("candidate for %s: %s", group, error, extra={"group": group})
+                self._seldom.warning("candidate for %s: %s", group, error, extra={"group": group})
                 self.hindered[group] = str(error)
             await asyncio.sleep(WATCH_SECONDS)
 

@@ -20,6 +20,7 @@ from streamlease.hosts.keepers import Keepers
 from streamlease.hosts.snapshot_maker import SnapshotMaker
 from streamlease.hosts.trimming import Retainer
 from streamlease.protocol.errors import StreamleaseError
+from streamlease.protocol.seldom import Seldom
 from streamlease.streams.clock import milliseconds as now_ms
 from streamlease.streams.imports.inbox import LOOK_SECONDS, InboxMover
 from streamlease.streams.redis.connection import AsyncRedis
@@ -43,6 +44,7 @@ class Chores:
         self, redis: AsyncRedis, host: str, retention_interval: float, spaces: SpaceStore | None = None
     ) -> None:
         self._retention_interval = retention_interval
+        self._seldom = Seldom(log)
         self._inboxes = InboxMover(redis, host, spaces)
         self._retainer = Retainer(redis, host, now_ms, interval=retention_interval)
         self._compactor = Compactor(redis, host, now_ms, spaces=spaces)
@@ -75,14 +77,14 @@ class Chores:
                 return
             await self._inboxes.round()
         except StreamleaseError as error:
-            log.warning("inboxes: %s", error)
+            self._seldom.warning("inboxes: %s", error)
         await asyncio.sleep(LOOK_SECONDS)
 
     async def _retain(self) -> None:
         try:
             await self._retainer.round()
         except StreamleaseError as error:
-            log.warning("retention: %s", error)
+            self._seldom.warning("retention: %s", error)
         await asyncio.sleep(self._retention_interval)
 
     async def _compact(self) -> None:
@@ -90,14 +92,14 @@ class Chores:
             if await self._compactor.round():
                 return  # there may be more
         except StreamleaseError as error:
-            log.warning("compaction: %s", error)
+            self._seldom.warning("compaction: %s", error)
         await asyncio.sleep(compactor.INTERVAL_SECONDS)
 
     async def _make_snapshots(self) -> None:
         try:
             await self._snapshots.round()
         except StreamleaseError as error:
-            log.warning("snapshots: %s", error)
+            self._seldom.warning("snapshots: %s", error)
         await asyncio.sleep(snapshot_maker.INTERVAL_SECONDS)
 
     async def _archive(self) -> None:
@@ -105,14 +107,14 @@ class Chores:
             if any(one.more for one in await self._archives.round()):
                 return
         except StreamleaseError as error:
-            log.warning("archives: %s", error)
+            self._seldom.warning("archives: %s", error)
         await asyncio.sleep(archiving.INTERVAL_SECONDS)
 
     async def _keep_epochs(self) -> None:
         try:
             await self.keepers.round()
         except StreamleaseError as error:
-            log.warning("epochs: %s", error)
+            self._seldom.warning("epochs: %s", error)
             await asyncio.sleep(AGAIN_SECONDS)
             return
         await self.keepers.until_defined()

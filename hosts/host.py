@@ -37,6 +37,7 @@ from streamlease.protocol.errors import (
     StreamleaseError,
 )
 from streamlease.protocol.ids import random_token
+from streamlease.protocol.seldom import Seldom
 from streamlease.registry import hosts
 from streamlease.registry.groups import Groups
 from streamlease.registry.leadership import LeadershipConfig, LeaderWatch
@@ -98,6 +99,7 @@ class LeaderHost:
         self._runners: dict[str, Runner] = {}
         self._leading: dict[str, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._seldom = Seldom(log)
         self._loops = Supervisor(f"host {self.id}", self.fail)
         self._single = Supervisor(f"host {self.id}", lambda name, error: None)
         """Of tasks that end alone; the supervisor tells the log."""
@@ -232,10 +234,10 @@ class LeaderHost:
                 await work()
                 self.troubles.pop(name, None)
             except UNANSWERED as error:
-                log.warning("%s", error)
+                self._seldom.warning("%s", error)
                 await asyncio.sleep(RETRY_SECONDS)
             except StreamleaseError as error:
-                log.error("host %s cannot do its work (%s): %s", self.id, name, error)
+                self._seldom.error("host %s cannot do its work (%s): %s", self.id, name, error)
                 self.troubles[name] = " ".join(str(error).split())
                 await asyncio.sleep(FAULTY_SECONDS)
 

@@ -24,6 +24,7 @@ from streamlease.hosts.hand_out import UNANSWERED
 from streamlease.hosts.signals.exposition import KeptFacts
 from streamlease.protocol.epochs.antichains import Antichain
 from streamlease.protocol.errors import Fenced, NotDurable, StreamleaseError
+from streamlease.protocol.seldom import Seldom
 from streamlease.registry import keys
 from streamlease.streams.epochs.core.standing import standing
 from streamlease.streams.epochs.keeping import Keeper
@@ -87,6 +88,7 @@ class Keepers:
         self, redis: AsyncRedis, host: str, clock: Callable[[], int], spaces: SpaceStore | None = None
     ) -> None:
         self._redis = redis
+        self._seldom = Seldom(log)
         self._host = host
         self._clock = clock
         self._spaces = spaces or SpaceStore(redis)
@@ -181,14 +183,14 @@ class Keepers:
                 try:
                     await self._keep_under(kept, claim.term, bell)
                 except Fenced as error:
-                    log.warning("keeper of space %s: %s", space.name, error)
+                    self._seldom.warning("keeper of space %s: %s", space.name, error)
                     await self._go_above(space.name, claim)
                     return
                 except (*UNANSWERED, NotDurable) as error:
-                    log.warning("keeper of space %s: %s", space.name, error)
+                    self._seldom.warning("keeper of space %s: %s", space.name, error)
                     await asyncio.sleep(AGAIN_SECONDS)
                 except StreamleaseError as error:
-                    log.error("keeper of space %s: %s", space.name, error)
+                    self._seldom.error("keeper of space %s: %s", space.name, error)
                     await asyncio.sleep(FAULTY_SECONDS)
         finally:
             self._news.forget(space.name, bell)

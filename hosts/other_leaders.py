@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from streamlease.leader.runner import Runner
 from streamlease.protocol.errors import StreamleaseError
+from streamlease.protocol.seldom import Seldom
 from streamlease.registry import hosts, keys
 from streamlease.registry.groups import Groups
 from streamlease.registry.leadership import Candidacy, LeadershipConfig
@@ -45,6 +46,7 @@ class OtherLeaders:
         tasks: Supervisor,
     ) -> None:
         self._redis = redis
+        self._seldom = Seldom(log)
         self._host = host
         self._config = config
         self._runners = runners
@@ -89,7 +91,7 @@ class OtherLeaders:
         try:
             dead = await self._lookout.look(watches, self._looks)
         except StreamleaseError as error:
-            log.warning("the leaders of %d groups cannot be looked at: %s", len(watches), error)
+            self._seldom.warning("the leaders of %d groups cannot be looked at: %s", len(watches), error)
             return
         overdue.update((group, host) for group, host in dead.items() if host != self._host)
 

@@ -17,6 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from streamlease.leader.runner import Runner
 from streamlease.protocol.errors import StoreRefused, StoreUnavailable, StreamleaseError
+from streamlease.protocol.seldom import Seldom
 from streamlease.registry import keys, leadership, pulses
 from streamlease.registry.leadership import LeadershipConfig
 from streamlease.registry.pulses import Pulse
@@ -58,6 +59,7 @@ class Renewing:
         tasks: Supervisor,
     ) -> None:
         self._redis = redis
+        self._seldom = Seldom(log)
         self._host = host
         self._config = config
         self._runners = runners
@@ -97,7 +99,7 @@ class Renewing:
             try:
                 lineage = await self._pulse(tag, led)
             except StoreRefused as error:
-                log.warning("leaderships are renewed one by one, not by pulse %s: %s", tag, error)
+                self._seldom.warning("leaderships are renewed one by one, not by pulse %s: %s", tag, error)
                 tag = ""
             except StreamleaseError as error:
                 self._not_renewed(led, error)
@@ -122,7 +124,7 @@ class Renewing:
         try:
             changed = await pulses.changed(self._redis, terms, Pulse(tag, self._host))
         except StreamleaseError as error:
-            log.warning("the records of %d groups cannot be looked at: %s", len(terms), error)
+            self._seldom.warning("the records of %d groups cannot be looked at: %s", len(terms), error)
             changed = list(terms)  # renewing them says which of them cannot be
         return {group: runner for group in changed if (runner := self._runners.get(group)) is not None}
 
@@ -202,11 +204,11 @@ class Renewing:
                     self._redis, self._host, {group: terms[group] for group in page}
                 )
             except StreamleaseError as error:
-                log.warning("resigning from %d groups: %s", len(page), error)
+                self._seldom.warning("resigning from %d groups: %s", len(page), error)
                 return
             for group, wrong in resigned.items():
                 if wrong is not None:
-                    log.warning("resigning from %s: %s", group, wrong, extra={"group": group})
+                    self._seldom.warning("resigning from %s: %s", group, wrong, extra={"group": group})
                     continue
                 self._named.pop(group, None)
                 self._kept.pop(group, None)

@@ -22,6 +22,7 @@ from streamlease.leader.core.events import Measured
 from streamlease.leader.runner import Runner
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.ids import StreamId
+from streamlease.protocol.seldom import Seldom
 from streamlease.registry import group_needs, keys
 from streamlease.registry.groups import Groups
 from streamlease.streams.clock import milliseconds as now_ms
@@ -67,6 +68,7 @@ class Upkeep:
             known anyway; else it is asked for.
         """
         self._redis = redis
+        self._seldom = Seldom(log)
         self._runners = runners
         self._heard = heard
         self._told_ahead = told_ahead
@@ -133,7 +135,7 @@ class Upkeep:
         try:
             self._passed_any = await group_needs.passed_any(self._redis)
         except StreamleaseError as error:
-            log.warning("whether retention passed groups is asked one by one: %s", error)
+            self._seldom.warning("whether retention passed groups is asked one by one: %s", error)
         if self._passed_any is None or self._passed_any != before:
             self._passed.clear()
         for group in self._passed.keys() - self._runners.keys():
@@ -148,7 +150,7 @@ class Upkeep:
             try:
                 counts = await group_needs.passed_all(self._redis, unread) if unread else []
             except StreamleaseError as error:
-                log.warning("%d leaders cannot look for streams: %s", len(page), error)
+                self._seldom.warning("%d leaders cannot look for streams: %s", len(page), error)
                 continue
             passed.update(zip(unread, counts, strict=True))
             if sign == self._passed_any:
@@ -160,7 +162,7 @@ class Upkeep:
                 try:
                     await runner.look(known, passed[group])
                 except StreamleaseError as error:
-                    log.warning(
+                    self._seldom.warning(
                         "leader of %s cannot list its streams: %s", group, error, extra={"group": group}
                     )
                 except Exception as error:
@@ -185,7 +187,7 @@ class Upkeep:
         try:
             found = await self._log.next_offsets(ids.values())
         except StreamleaseError as error:
-            log.warning("%d streams cannot be weighed now: %s", len(ids), error)
+            self._seldom.warning("%d streams cannot be weighed now: %s", len(ids), error)
             return
         at = now_ms()
         ends: dict[str, dict[str, int]] = defaultdict(dict)

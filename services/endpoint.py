@@ -40,6 +40,7 @@ from streamlease.protocol.errors import (
     StreamleaseError,
 )
 from streamlease.protocol.ids import random_token
+from streamlease.protocol.seldom import Seldom
 from streamlease.services import keys, metrics
 from streamlease.services.binding import Binding, refuse
 from streamlease.services.caller import Caller
@@ -93,6 +94,7 @@ class Endpoint:
 
     def __init__(self, redis: AsyncRedis, lease_ms: int, process: str = "") -> None:
         self._redis = redis
+        self._seldom = Seldom(_logger)
         self._loop = asyncio.get_running_loop()
         self.id = random_token()
         self._process = process or self.id
@@ -229,7 +231,7 @@ class Endpoint:
                 if self._lives.holds:
                     await self._lives.hold(renew=True)
         except StreamleaseError as error:
-            _logger.warning("services %s: %s", self.id, error)
+            self._seldom.warning("services %s: %s", self.id, error)
 
     async def _renew_all(self) -> None:
         while True:
@@ -244,12 +246,12 @@ class Endpoint:
             try:
                 await self._renew()
             except _UNANSWERED as error:
-                _logger.warning("services %s: %s", self.id, error)
+                self._seldom.warning("services %s: %s", self.id, error)
                 await asyncio.sleep(RETRY_SECONDS)
                 self._renew_now.set()
             except StreamleaseError as error:
                 # Others took the name meanwhile, with other types: until they leave, nobody is sent here.
-                _logger.error("services %s: %s", self.id, error)
+                self._seldom.error("services %s: %s", self.id, error)
 
     async def _renew(self) -> None:
         async with self._changing:
@@ -282,7 +284,7 @@ class Endpoint:
                         raise
                     await self._make_anew(error)
             except StreamleaseError as error:
-                _logger.warning("services %s: %s", self.id, error)
+                self._seldom.warning("services %s: %s", self.id, error)
                 await asyncio.sleep(RETRY_SECONDS)
                 self._renew_now.set()
 

@@ -35,6 +35,7 @@ from streamlease.protocol.errors import (
     UnknownSpace,
 )
 from streamlease.protocol.ids import StreamId
+from streamlease.protocol.seldom import Seldom
 from streamlease.protocol.topics import CATALOG_TOPICS, is_of_catalog
 from streamlease.registry.starts import check_start
 from streamlease.streams.collections.change_reading import ChangeReader
@@ -105,6 +106,7 @@ class Collection:
         if start is not None:
             check_start(start)
         self._redis = redis
+        self._seldom = Seldom(log)
         self._spaces = spaces
         self._agent = agent
         self._start = start
@@ -300,7 +302,7 @@ class Collection:
                     if reached is not None and (point.bound is None or not is_same(point.bound, reached)):
                         await check_boundary(self._redis, space, reached)
                 except (StoreUnavailable, StoreRefused) as error:
-                    log.warning("reading collection %s: %s", self._filter, error)
+                    self._seldom.warning("reading collection %s: %s", self._filter, error)
                     continue
                 if all(end <= self._done.get(stream, 0) for stream, end in point.ends.items()):
                     self._stands(space, point)

@@ -11,6 +11,7 @@ from streamlease.agent.epochs.epoch_parts import EpochParts
 from streamlease.agent.epochs.parts_ahead import PartsAhead
 from streamlease.protocol.epochs.order import bottom
 from streamlease.protocol.errors import StoreRefused, StoreUnavailable
+from streamlease.protocol.seldom import Seldom
 from streamlease.streams.epochs.beginning import begin_before
 from streamlease.streams.epochs.boundary_reading import AT_ONCE, EpochsLost, Vouched, check_there, is_same
 from streamlease.streams.epochs.news import EpochNews
@@ -35,6 +36,7 @@ class BoundaryFollowing:
 
     def __init__(self, redis: AsyncRedis, spaces: Sequence[Space], tasks: Supervisor) -> None:
         self._redis = redis
+        self._seldom = Seldom(log)
         self._spaces = spaces
         self._tasks = tasks
         self._changed = {space.name: asyncio.Event() for space in spaces}
@@ -59,7 +61,7 @@ class BoundaryFollowing:
             try:
                 more = await self._turn(space, ahead, parts)
             except (StoreUnavailable, StoreRefused) as error:
-                log.warning("reading the boundaries of space %s: %s", space.name, error)
+                self._seldom.warning("reading the boundaries of space %s: %s", space.name, error)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             parts.look_ready()
@@ -121,7 +123,7 @@ class BoundaryFollowing:
         except EpochsLost:  # told below, by whoever notices first
             log.debug("boundary %d of space %s is lost", newest, space)
         except (StoreUnavailable, StoreRefused) as error:
-            log.warning("reading the boundaries of space %s: %s", space, error)
+            self._seldom.warning("reading the boundaries of space %s: %s", space, error)
             await asyncio.sleep(RETRY_SECONDS)
             return False
         if ahead is not None and ahead.newest is not None:  # else it is begun anew already

@@ -32,6 +32,7 @@ from streamlease.protocol.errors import (
     StreamleaseError,
 )
 from streamlease.protocol.ids import StreamId
+from streamlease.protocol.seldom import Seldom
 from streamlease.registry.starts import Start, check_start
 from streamlease.streams.entries.schemas import Schema, SchemaLike
 from streamlease.streams.epochs.news import EpochNews
@@ -98,6 +99,7 @@ class EpochSubscription:
         if mode == "eager" and not follow:
             raise InvalidOption("history ends at a boundary, where epochs are whole: use 'atomic' or 'off'")
         self._redis = redis
+        self._seldom = Seldom(log)
         self._spaces = spaces
         self._need_keepers = need_keepers
         self._shown = shown or Shown()
@@ -220,7 +222,7 @@ class EpochSubscription:
                     any_yet = True
                     yield (told,)
             except (StoreUnavailable, StoreRefused) as error:
-                log.warning("reading the epochs of %s: %s", self._filter, error)
+                self._seldom.warning("reading the epochs of %s: %s", self._filter, error)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             except (HistoryTruncated, EpochsTruncated):

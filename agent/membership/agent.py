@@ -22,6 +22,7 @@ from streamlease.agent.membership.mail import Mail
 from streamlease.catalog.shown import Shown
 from streamlease.protocol.errors import Indefinite, StoreRefused, StoreUnavailable, StreamleaseError
 from streamlease.protocol.ids import random_token
+from streamlease.protocol.seldom import Seldom
 from streamlease.streams import clock
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.redis.lines.direct_lines import DirectLines
@@ -61,6 +62,7 @@ class Agent:
         )
         self.commands = Commands(redis, self.mail, self.leaders)
         self._needs_keepers = asyncio.Event()
+        self._seldom = Seldom(log)
         self._tickers: dict[Callable[[int], None], None] = {}
         """In the order in which they came."""
 
@@ -81,7 +83,7 @@ class Agent:
         }
         for name, work in works.items():
             # Whatever the program was about when it connected, these are not.
-            self._tasks.start(name, _forever(work), endless=True, context=Context())
+            self._tasks.start(name, self._forever(work), endless=True, context=Context())
 
     async def close(self) -> None:
         """Send what waits, stop everything, remove the mailbox."""
@@ -141,12 +143,11 @@ class Agent:
         for tick in list(self._tickers):
             tick(now)
 
-
-async def _forever(work: Callable[[], Awaitable[None]]) -> None:
-    """Repeat `work` until cancelled; a Redis that does not answer is tried again."""
-    while True:
-        try:
-            await work()
-        except (StoreUnavailable, StoreRefused, Indefinite) as error:
-            log.warning("%s", error)
-            await asyncio.sleep(RETRY_SECONDS)
+    async def _forever(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Repeat `work` until cancelled; a Redis that does not answer is tried again."""
+        while True:
+            try:
+                await work()
+            except (StoreUnavailable, StoreRefused, Indefinite) as error:
+                self._seldom.warning("%s", error)
+                await asyncio.sleep(RETRY_SECONDS)

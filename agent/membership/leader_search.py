@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from streamlease.agent.membership.mail import Mail
 from streamlease.protocol import log_lines as logs
 from streamlease.protocol.errors import StreamleaseError
+from streamlease.protocol.seldom import Seldom
 from streamlease.registry import hosts, leadership, spawn
 from streamlease.registry.leadership import LeaderRecord, LeadershipConfig, LeaderWatch
 from streamlease.registry.lookout import Lookout
@@ -67,6 +68,7 @@ class LeaderSearch:
         embedded: bool,
     ) -> None:
         self._redis = redis
+        self._seldom = Seldom(log)
         self._owner = owner
         self._mail = mail
         self._failed = failed
@@ -147,7 +149,7 @@ class LeaderSearch:
                 await leadership.witness(self._redis, group, seen)
                 found = await spawn.find(self._redis, group)
         except StreamleaseError as error:
-            log.warning("looking for the leader of %s: %s", group, error)
+            self._seldom.warning("looking for the leader of %s: %s", group, error)
             self._not_found[group] = str(error)
             self._finders.pop(group, None)
             return
@@ -176,7 +178,7 @@ class LeaderSearch:
             try:
                 leader = _leader(await leadership.read(self._redis, group))
             except StreamleaseError as error:
-                log.warning("looking for the leader of %s: %s", group, error)
+                self._seldom.warning("looking for the leader of %s: %s", group, error)
                 return None
             if leader is not None:
                 return leader
@@ -193,10 +195,12 @@ class LeaderSearch:
             elif self._embedded:
                 (await self._working_host()).lead(group, above, self._watches.get(group))
             else:
-                log.warning("no leader host is there for %s: start one with 'streamlease serve'", group)
+                self._seldom.warning(
+                    "no leader host is there for %s: start one with 'streamlease serve'", group
+                )
                 self._not_found[group] = "no leader host is there: start one with 'streamlease serve'"
         except StreamleaseError as error:
-            log.warning("wanting a leader for %s: %s", group, error)
+            self._seldom.warning("wanting a leader for %s: %s", group, error)
             self._not_found[group] = str(error)
 
     async def have_host(self) -> None:

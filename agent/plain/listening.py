@@ -45,6 +45,7 @@ from streamlease.protocol.errors import (
     UnknownSpace,
 )
 from streamlease.protocol.ids import StreamId
+from streamlease.protocol.seldom import Seldom
 from streamlease.registry.starts import Start, check_start
 from streamlease.streams.entries.schemas import Schema, SchemaLike
 from streamlease.streams.log.joining import in_pieces
@@ -108,6 +109,7 @@ class PlainSubscription:
         if max_batch < 1:
             raise InvalidOption(f"max_batch is {max_batch}: it must be at least 1")
         self._redis = redis
+        self._seldom = Seldom(log)
         self._spaces = spaces
         self._log = AsyncLog(redis)
         self._start = start
@@ -295,7 +297,7 @@ class PlainSubscription:
                 try:
                     await self._log.never_again(stream, place.position + 1)
                 except StreamleaseError as error:
-                    log.warning("reading %s: %s", stream, error, extra={"stream": str(stream)})
+                    self._seldom.warning("reading %s: %s", stream, error, extra={"stream": str(stream)})
                     return
             self._tails.lowered.discard(stream)
 
@@ -306,7 +308,7 @@ class PlainSubscription:
         except UnknownSpace:
             log.info("stream %s is gone with its space", stream, extra={"stream": str(stream)})
         except (StoreUnavailable, StoreRefused) as error:
-            log.warning("reading %s: %s", stream, error, extra={"stream": str(stream)})
+            self._seldom.warning("reading %s: %s", stream, error, extra={"stream": str(stream)})
             return
         self._places.remove(stream)
         self._tails.discard(stream)
@@ -332,7 +334,7 @@ class PlainSubscription:
         try:
             await self._reading.turn(readers)
         except StoreUnavailable as error:
-            log.warning("reading: %s", error)
+            self._seldom.warning("reading: %s", error)
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _took(self, stream: StreamId, outcome: Outcome) -> list[PlainBatch]:
@@ -343,7 +345,7 @@ class PlainSubscription:
             await self._gone(stream)
             return []
         if isinstance(outcome, StoreUnavailable | StoreRefused):
-            log.warning("reading %s: %s", stream, outcome, extra={"stream": str(stream)})
+            self._seldom.warning("reading %s: %s", stream, outcome, extra={"stream": str(stream)})
             if isinstance(outcome, ArchiveUnavailable):
                 place.rest(asyncio.get_running_loop().time())
             return []

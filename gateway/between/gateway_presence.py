@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.ids import random_token
+from streamlease.protocol.seldom import Seldom
 from streamlease.registry.members.member_records import GatewaySigns
 from streamlease.streams.tasks import Supervisor
 
@@ -29,6 +30,7 @@ class GatewayPresence:
         self.id = f"gateway-{random_token()[:16]}"
         self._signs = GatewaySigns(client.redis)
         self._given = False
+        self._seldom = Seldom(_logger)
         self._tasks = Supervisor(
             "gateway", lambda _, error: _logger.error("gateway: signs of life: %s", error)
         )
@@ -67,4 +69,4 @@ class GatewayPresence:
                 if self._given:
                     await self._signs.give(self.id, SIGN_MS)
             except StreamleaseError as error:
-                _logger.warning("gateway: others cannot see that this one is alive: %s", error)
+                self._seldom.warning("gateway: others cannot see that this one is alive: %s", error)

@@ -31,6 +31,7 @@ from streamlease.gateway.channels.channel import Channel
 from streamlease.gateway.http_calls import HttpCall
 from streamlease.gateway.members.core.member_refusals import Misdirected
 from streamlease.protocol.errors import StreamleaseError
+from streamlease.protocol.seldom import Seldom
 from streamlease.registry.members.channel_homes import ChannelHome, ChannelHomes, ChannelName
 from streamlease.registry.members.member_records import ServedElsewhere
 from streamlease.streams.tasks import Supervisor
@@ -59,6 +60,7 @@ class ChannelPlaces:
         self._settling: WeakValueDictionary[ChannelName, asyncio.Lock] = WeakValueDictionary()
         """While it is found out where a channel is, who else asks for it waits."""
         self._tasks = Supervisor("channels", lambda _, error: _logger.error("gateway: channels: %s", error))
+        self._seldom = Seldom(_logger)
 
     async def __aenter__(self) -> ChannelPlaces:
         self._tasks.start("keep records", self._keep(), endless=True)
@@ -173,7 +175,7 @@ class ChannelPlaces:
             try:
                 await self.keep_records()
             except StreamleaseError as error:
-                _logger.warning("gateway: the records of channels are kept later: %s", error)
+                self._seldom.warning("gateway: the records of channels are kept later: %s", error)
 
     async def keep_records(self) -> None:
         """Keep the records of what is here, and close what another gateway has by now.

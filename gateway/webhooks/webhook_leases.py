@@ -33,6 +33,7 @@ from streamlease.gateway.webhooks.webhook_slots import WebhookSlot
 from streamlease.protocol.errors import Fenced, StreamleaseError, UnknownGroup
 from streamlease.protocol.ids import StreamId, random_token
 from streamlease.protocol.messages import CutRead, LeaderToSession
+from streamlease.protocol.seldom import Seldom
 from streamlease.registry.webhooks.webhook_records import (
     GROUP,
     SLOTS,
@@ -84,6 +85,7 @@ class WebhookLeases:
         self._left = asyncio.Event()
         self._closing = False
         self._poked = asyncio.Event()
+        self._seldom = Seldom(_logger)
 
     # ------------------------------------------------------------ life
 
@@ -136,7 +138,7 @@ class WebhookLeases:
                     written = now
                     await asyncio.gather(*(slot.write_looks() for slot in [*self._slots.values()]))
             except StreamleaseError as error:
-                _logger.warning("webhooks: %s", error)
+                self._seldom.warning("webhooks: %s", error)
             try:
                 async with asyncio.timeout(LOOK_SECONDS):
                     await self._poked.wait()
@@ -235,7 +237,7 @@ class WebhookLeases:
 
     def failed(self, error: StreamleaseError) -> None:
         """The session is over; another one begins at the next look."""
-        _logger.warning("webhooks: %s", error)
+        self._seldom.warning("webhooks: %s", error)
         self._over()
 
     def ended(self) -> None:
@@ -265,10 +267,10 @@ class WebhookLeases:
                     await self._take_slot(grant, stream, number)
                 return
             except Fenced as error:
-                _logger.warning("webhooks: %s", error)
+                self._seldom.warning("webhooks: %s", error)
                 return
             except StreamleaseError as error:
-                _logger.warning("webhooks: %s is taken later: %s", grant.stream, error)
+                self._seldom.warning("webhooks: %s is taken later: %s", grant.stream, error)
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _take_slot(self, grant: StreamGranted, stream: StreamId, number: int) -> None:

@@ -15,7 +15,7 @@ import json
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from itertools import pairwise
 from threading import Lock
@@ -37,6 +37,7 @@ from streamlease.streams.spaces.archive_settings import ArchiveSettings
 from streamlease.streams.spaces.definitions import Space
 
 if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
     from pyiceberg.manifest import DataFile, ManifestFile
     from pyiceberg.table import Table
 
@@ -157,7 +158,10 @@ def table_told(uri: str) -> Generator[None]:
 
 
 class SpaceTable:
-    """The table of one space, as it is at one snapshot."""
+    """The table of one space, as it is at one snapshot.
+
+    Its catalog is closed after each use, and opens again: it may be a database, or a server.
+    """
 
     def __init__(self, table: Table, uri: str, manifests: Manifests) -> None:
         self.iceberg = table
@@ -182,8 +186,8 @@ class SpaceTable:
             ArchiveUnavailable, Unsupported, UnknownSpace, StoreUnavailable, StoreRefused, Indefinite.
         """
         check_place(redis, space, settings)
-        with table_told(settings.uri):
-            return cls(_opened(redis, space, settings), settings.uri, manifests or Manifests())
+        with table_told(settings.uri), closing(catalog_of(redis, space.name, settings)) as catalog:
+            return cls(_opened(catalog, space, settings), settings.uri, manifests or Manifests())
 
     @property
     def name(self) -> str:
@@ -237,7 +241,7 @@ class SpaceTable:
         """
         from pyiceberg.io.pyarrow import parquet_file_to_data_file
 
-        with table_told(self.uri):
+        with table_told(self.uri), closing(self.iceberg.catalog):
             table, gone = self.iceberg, [*gone]
             summary = {
                 TERM: str(term),
@@ -286,7 +290,7 @@ class SpaceTable:
         Raises:
             ArchiveMoved, ArchiveUnavailable.
         """
-        with table_told(self.uri):
+        with table_told(self.uri), closing(self.iceberg.catalog):
             table = self.iceberg
             known = sorted(table.metadata.snapshots, key=lambda one: one.sequence_number or 0)
             wanted = {one.snapshot_id for one in table.metadata.refs.values()}
@@ -356,14 +360,13 @@ def _foreign(uri: str, path: str) -> StreamleaseError:
     )
 
 
-def _opened(redis: BlockingRedis, space: Space, settings: ArchiveSettings) -> Table:
+def _opened(catalog: Catalog, space: Space, settings: ArchiveSettings) -> Table:
     from pyiceberg.exceptions import NoSuchTableError
     from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
     from pyiceberg.schema import assign_fresh_schema_ids
     from pyiceberg.table.sorting import SortField, SortOrder
     from pyiceberg.transforms import IdentityTransform
 
-    catalog = catalog_of(redis, space.name, settings)
     wanted = table_columns(space.newest_schema, space.collection)
     identifier = (NAMESPACE, space.name)
     try:

@@ -7,6 +7,7 @@ the command may be repeated until all is gone, also when the space is not there 
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from typing import NamedTuple
 
 from streamlease.protocol.errors import ArchiveUnavailable, SpaceConflict, UnknownSpace
@@ -95,10 +96,11 @@ def _drop_table(redis: BlockingRedis, one: LeftArchive) -> None:
     with table_told(one.settings.uri):
         from pyiceberg.exceptions import NoSuchTableError
 
-        catalog, identifier = catalog_of(redis, one.space, one.settings), (NAMESPACE, one.space)
-        try:
-            table = catalog.load_table(identifier)
-        except NoSuchTableError:
-            return
-        if table.location().removeprefix("file://") == one.settings.uri:
-            catalog.drop_table(identifier)
+        identifier = (NAMESPACE, one.space)
+        with closing(catalog_of(redis, one.space, one.settings)) as catalog:
+            try:
+                table = catalog.load_table(identifier)
+            except NoSuchTableError:
+                return
+            if table.location().removeprefix("file://") == one.settings.uri:
+                catalog.drop_table(identifier)

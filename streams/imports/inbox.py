@@ -23,6 +23,7 @@ import asyncio
 import logging
 
 from streamlease.protocol.errors import InvalidInput, SchemaMismatch, StreamleaseError, UnknownSpace
+from streamlease.protocol.seldom import Seldom
 from streamlease.streams.imports.redis_streams import Entry, Mapping, PlainReader, fits
 from streamlease.streams.imports.transfer import Item, Transfer
 from streamlease.streams.log.keys import inbox_mover, inbox_refused, space_inbox
@@ -57,6 +58,7 @@ class InboxMover:
 
     def __init__(self, redis: AsyncRedis, who: str, spaces: SpaceStore | None = None) -> None:
         self._redis = redis
+        self._seldom = Seldom(log)
         self._who = who
         self._spaces = spaces or SpaceStore(redis)
         self._look = self._spaces.look if spaces is None else spaces.recent
@@ -93,12 +95,12 @@ class InboxMover:
         moved = 0
         for space, length in zip(spaces, lengths, strict=True):
             if isinstance(length, StreamleaseError):
-                log.warning("inbox of space %s: %s", space.name, length)
+                self._seldom.warning("inbox of space %s: %s", space.name, length)
             elif length:
                 try:
                     moved += await self._move_if_free(space)
                 except StreamleaseError as error:
-                    log.warning("inbox of space %s: %s", space.name, error)
+                    self._seldom.warning("inbox of space %s: %s", space.name, error)
         self._transfers = {space.name: one for space in spaces if (one := self._transfers.get(space.name))}
         return moved
 
@@ -147,7 +149,7 @@ class InboxMover:
         return moved
 
     async def _refuse(self, space: Space, transfer: Transfer, entry: Entry, error: StreamleaseError) -> None:
-        log.warning("inbox of space %s: %s", space.name, error)
+        self._seldom.warning("inbox of space %s: %s", space.name, error)
         fields: list[bytes | str | int] = [part for pair in entry.fields[:KEPT_FIELDS] for part in pair]
         if len(entry.fields) > KEPT_FIELDS:
             fields += ["refused-fields-left-out", len(entry.fields) - KEPT_FIELDS]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import threading
 from collections.abc import Callable
@@ -120,17 +121,46 @@ async def test_a_place_without_its_mark_gets_it_back_or_is_not_there(
     assert sum(table.num_rows for table in (await rows(client, space)).values()) == 200
 
 
+def _tables(catalog: str) -> list[tuple[str, ...]]:
+    with load_catalog("streamlease", uri=catalog) as there:
+        return there.list_tables("streamlease")
+
+
+def _open_files() -> set[Path]:
+    return {one.resolve() for one in Path("/proc/self/fd").iterdir()}
+
+
+async def test_no_catalog_stays_open(
+    client: Client, blocking: BlockingRedis, uri: str, tmp_path: Path
+) -> None:
+    """A host looks at each archive again and again, and the catalog may be a server with few connections."""
+    catalog = tmp_path / "shared.db"
+    space = await client.create_space(
+        "flights", ["flights/#"], archive=ArchiveSettings.of(uri, f"sqlite:///{catalog}")
+    )
+    gc.disable()
+    try:
+        for first in (0, 100):
+            await publish(client, first, 100)
+            assert archive(blocking, space).messages == 100
+        delete_with_archive(blocking, "flights")
+        assert _tables(f"sqlite:///{catalog}") == []
+        assert catalog not in _open_files()
+    finally:
+        gc.enable()
+
+
 async def test_the_end_of_an_archive_may_be_repeated(
     client: Client, blocking: BlockingRedis, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog = f"sqlite:///{tmp_path}/shared.db"
     given = ArchiveSettings.of(uri, catalog)
-    load_catalog("streamlease", uri=catalog).create_namespace("streamlease")
+    with load_catalog("streamlease", uri=catalog) as there:
+        there.create_namespace("streamlease")
     space = await client.create_space("flights", ["flights/#"], archive=given)
     await publish(client, 0, 100)
     assert archive(blocking, space).messages == 100
-    tables = load_catalog("streamlease", uri=catalog).list_tables("streamlease")
-    assert tables == [("streamlease", "flights")]
+    assert _tables(catalog) == [("streamlease", "flights")]
     assert not is_there(f"{uri}/catalog.db")
     (file,) = recorded(blocking, space.streams())[space.streams()[0]].files
 
@@ -150,7 +180,7 @@ async def test_the_end_of_an_archive_may_be_repeated(
     assert is_there(file.path)
     delete_with_archive(blocking, "flights")
     assert not is_there(uri)
-    assert load_catalog("streamlease", uri=catalog).list_tables("streamlease") == []
+    assert _tables(catalog) == []
     with pytest.raises(UnknownSpace):
         delete_with_archive(blocking, "flights")
     assert removal._noted(blocking, "flights") == []
@@ -171,7 +201,7 @@ async def test_a_catalog_has_one_table_for_one_space(
     with pytest.raises(SpaceConflict, match=r"has a table streamlease\.flights already"):
         archive(blocking, again)
     delete_with_archive(blocking, "flights")
-    assert load_catalog("streamlease", uri=catalog).list_tables("streamlease") == [("streamlease", "flights")]
+    assert _tables(catalog) == [("streamlease", "flights")]
     assert not is_there(f"{uri}-2")
     assert is_there(uri)
 
