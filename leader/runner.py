@@ -52,6 +52,7 @@ from streamlease.protocol.errors import (
 )
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.messages import Message, Ping
+from streamlease.protocol.seldom import Seldom
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import leadership
 from streamlease.registry.groups import Declaration, Groups
@@ -116,6 +117,7 @@ class Runner:
     _describer: Describer = field(init=False)
     _letters: LetterWriter = field(init=False)
     _supervisor: Supervisor = field(init=False)
+    _seldom: Seldom = field(default_factory=lambda: Seldom(log))
 
     def __post_init__(self) -> None:
         self.waiting = Waiting(self.group)
@@ -340,7 +342,7 @@ class Runner:
             except (StoreUnavailable, StoreRefused, NotDurable, Indefinite) as error:
                 if now_ms() - self.renewed_at >= self.leadership.ttl:
                     raise
-                log.warning("leader of %s: %s", self.group, error)
+                self._seldom.warning("leader of %s: %s", self.group, error)
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def look(self, known: Known, passed: int) -> None:

@@ -37,11 +37,16 @@ LOGIN = (AuthenticationError, AuthorizationError)
 _NOT_IN_SCRIPT = ("ACL failure in script", "user executing the script can't run this command")
 """What Redis 7 and Redis 6.2 say if a script calls what its caller may not."""
 
+_LOADING = "loading the dataset"
+"""What redis-py keeps of such a reply, if it came while the connection was made."""
+
 FAILURES = (RedisConnectionError, RedisTimeoutError, OSError)
 
 
 def unavailable(where: str, error: BaseException) -> StoreUnavailable:
-    """The error for a Redis that cannot be reached; nothing was sent to it."""
+    """The error for a Redis that cannot be reached, or that cannot do anything yet; nothing was done."""
+    if isinstance(error, BusyLoadingError) or _LOADING in str(error):
+        return StoreUnavailable(f"Redis at {where} is reading its data ({reason(error)}): wait until it has")
     return StoreUnavailable(
         f"Redis at {where} does not answer: {reason(error)}; "
         f"start it, or pass --redis URL / set STREAMLEASE_REDIS_URL"
