@@ -11,7 +11,7 @@ from streamlease.streams.redis.connection import connect
 from streamlease.streams.spaces.spaces import SpaceStore
 from tests.conftest import MakeServer
 
-KEYS = 500
+KEYS = 2000
 DELAY = {"key-load-delay": "1000", "loading-process-events-interval-bytes": "1024", "appendonly": "no"}
 """It sleeps for so many microseconds with each key, and answers in between."""
 
