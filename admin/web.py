@@ -14,8 +14,9 @@ import typer
 from streamlease.admin.common_options import RedisUrl, chosen_url
 from streamlease.admin.log_format import LogFormat, LogFormatOption, set_up_logs
 from streamlease.admin.output import line
-from streamlease.protocol.addresses import check_listen_host
+from streamlease.protocol.addresses import check_listen_host, plain_address, shown_address
 from streamlease.protocol.errors import InvalidOption, Unsupported
+from streamlease.streams.server_sockets import server_socket
 
 if TYPE_CHECKING:
     from streamlease.admin.ui.logins import ProxyHeaders
@@ -111,7 +112,7 @@ def ui(
     set_up_logs(log_format)
     urls = _servers(chosen_url(redis), server or ())
     with listen(http_host, http_port, "--http-port") as listener:
-        line(f"the page is at http://{http_host}:{listener.getsockname()[1]}/")
+        line(f"the page is at http://{shown_address(http_host, listener.getsockname()[1])}/")
         asyncio.run(serve(urls, listener, logins, names))
 
 
@@ -128,7 +129,7 @@ def _proxy(user: str | None, role: str | None, addresses: list[str] | None) -> P
                 ipaddress.ip_address(address)
             except ValueError:
                 raise InvalidOption(f"--proxy-address is {address!r}: give an IP address") from None
-        return ProxyHeaders(user, role, frozenset(addresses))
+        return ProxyHeaders(user, role, frozenset(map(plain_address, addresses)))
     return ProxyHeaders(user, role)
 
 
@@ -156,10 +157,11 @@ def listen(host: str, port: int, option: str) -> socket.socket:
     """
     check_listen_host(host)
     try:
-        listener = socket.create_server((host, port), backlog=BACKLOG)
+        listener = server_socket(host, port, backlog=BACKLOG)
     except OSError as error:
         raise InvalidOption(
-            f"cannot listen on {host}:{port} ({error.strerror}): choose another {option}, or 0 for a free one"
+            f"cannot listen on {shown_address(host, port)} ({error.strerror}): "
+            f"choose another {option}, or 0 for a free one"
         ) from None
     # asyncio does it only for sockets that name their protocol; else a small answer waits 40 ms for its rest.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -21,6 +21,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import threading
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from streamlease.hosts.host import HostConfig, LeaderHost
 from streamlease.hosts.jobs import SpawnJobs
 from streamlease.hosts.signals.exposition import exposition
-from streamlease.protocol.addresses import check_listen_host
+from streamlease.protocol.addresses import check_listen_host, shown_address
 from streamlease.protocol.errors import InvalidOption
 from streamlease.registry import hosts
 from streamlease.registry.spawn import queue_client, spawn
@@ -44,6 +45,7 @@ from streamlease.streams.redis.connection import (
     connect,
     is_cluster,
 )
+from streamlease.streams.server_sockets import server_socket
 from streamlease.streams.tasks import task_failed
 
 log = logging.getLogger(__name__)
@@ -174,9 +176,11 @@ class _Probes(BaseHTTPRequestHandler):
 class _ProbeServer(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], serving: _Serving) -> None:
+    def __init__(self, listener: socket.socket, serving: _Serving) -> None:
         self.serving = serving
-        super().__init__(address, _Probes)
+        super().__init__(listener.getsockname()[:2], _Probes, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
 
 
 async def serve(config: ServeConfig) -> None:
@@ -207,7 +211,8 @@ async def serve(config: ServeConfig) -> None:
             await host.start()
             if jobs is not None:
                 jobs.start()
-            log.info("host %s serves; probes on %s:%d", host.id, config.http_host, probes.server_address[1])
+            where = shown_address(config.http_host, int(probes.server_address[1]))
+            log.info("host %s serves; probes on %s", host.id, where)
             await stop.wait()
             log.info("host %s drains %d leaders", host.id, len(host.leaders))
         finally:
@@ -228,10 +233,10 @@ async def serve(config: ServeConfig) -> None:
 
 def _listen(config: ServeConfig, serving: _Serving) -> _ProbeServer:
     try:
-        probes = _ProbeServer((config.http_host, config.http_port), serving)
+        probes = _ProbeServer(server_socket(config.http_host, config.http_port), serving)
     except OSError as error:
         raise InvalidOption(
-            f"cannot listen on {config.http_host}:{config.http_port} ({error.strerror}): "
+            f"cannot listen on {shown_address(config.http_host, config.http_port)} ({error.strerror}): "
             f"choose another --http-port, or 0 for a free one"
         ) from None
 

@@ -25,9 +25,26 @@ def check_listen_host(host: str) -> str:
     if not is_name:
         raise InvalidOption(
             f"cannot listen on {ascii(host)[:80]}: give an address of this machine, such as 127.0.0.1, "
-            f"or 0.0.0.0 for all of them"
+            f"or 0.0.0.0 for all of them (:: with those of IPv6)"
         )
     return host
+
+
+def shown_address(host: str, port: int) -> str:
+    """Both, as they stand in a URL: ``127.0.0.1:80``, ``[::1]:80``."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def plain_address(address: str) -> str:
+    """An IP address as others write it: a socket for both kinds tells those of IPv4 as ``::ffff:127.0.0.1``.
+
+    What is no address stays as it is.
+    """
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    return str(getattr(found, "ipv4_mapped", None) or found)
 
 
 def host_name(header: str) -> str | None:

@@ -14,6 +14,7 @@ import typer
 from streamlease.admin.common_options import RedisUrl, chosen_url
 from streamlease.admin.log_format import LogFormat, LogFormatOption, set_up_logs
 from streamlease.admin.output import note
+from streamlease.protocol.addresses import shown_address
 from streamlease.protocol.errors import InvalidOption, Unsupported
 from streamlease.protocol.topics import SharedSubscription
 
@@ -152,7 +153,7 @@ def mqtt(
     redis_url = chosen_url(redis)
 
     def told(port: int) -> None:
-        note(f"note: metrics are at http://{metrics_host}:{port}/metrics")
+        note(f"note: metrics are at http://{shown_address(metrics_host, port)}/metrics")
 
     async def work() -> None:
         async with BridgeProbes.listening(metrics_host, metrics_port, told) as probes:

@@ -24,6 +24,7 @@ from streamlease.admin.common_options import RedisUrl, check_seconds, chosen_url
 from streamlease.admin.log_format import LogFormat, LogFormatOption, set_up_logs
 from streamlease.admin.messages.message_lines import epoch_json_line, epoch_text_line, json_line, text_line
 from streamlease.admin.output import note
+from streamlease.protocol.addresses import shown_address
 from streamlease.protocol.errors import InvalidOption, UnknownGroup
 from streamlease.protocol.topics import SHARED_PREFIXES, SharedSubscription, check_filter
 from streamlease.streams.tasks import first_of
@@ -148,7 +149,7 @@ def consume(
         from streamlease.agent.membership.metrics import serve_metrics
 
         port = serve_metrics(metrics_port, metrics_host)
-        note(f"note: metrics are at http://{metrics_host}:{port}/metrics")
+        note(f"note: metrics are at http://{shown_address(metrics_host, port)}/metrics")
     try:
         printer = asyncio.run(run_until_stopped(chosen_url(redis), work, as_json, count, timeout))
     except BrokenPipeError:

@@ -52,6 +52,7 @@ from streamlease.admin.ui.live.console_states import whole_group, whole_overview
 from streamlease.admin.ui.live.tab_channels import TabChannels, TooManyTabs
 from streamlease.admin.ui.logins import LASTS_SECONDS, ConsoleRole, Logins, Person
 from streamlease.admin.ui.other_acts import asked, demanded, do, roles
+from streamlease.protocol.addresses import plain_address
 from streamlease.protocol.errors import (
     InvalidInput,
     InvalidOption,
@@ -236,7 +237,7 @@ class _Console:
         bearer = request.headers.get("authorization", "")
         if bearer and self._logins.by_token:
             return self._logins.with_token(bearer.removeprefix("Bearer "))
-        address = request.client.host if request.client is not None else ""
+        address = plain_address(request.client.host) if request.client is not None else ""
         return (
             self._logins.with_headers(request.headers, address)
             or self._logins.with_cookie(request.cookies.get(self._logins.cookie_name, ""), time.time())
@@ -378,5 +379,5 @@ async def _trouble(site: Site) -> str | None:
 
 
 def _who(request: Request, person: Person) -> str:
-    address = request.client.host if request.client is not None else "unknown"
+    address = plain_address(request.client.host) if request.client is not None else "unknown"
     return f"{person.name or 'ui'}@{address}"

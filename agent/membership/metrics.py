@@ -20,7 +20,7 @@ from prometheus_client import REGISTRY, Counter, Histogram, start_http_server
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from streamlease.protocol.addresses import check_listen_host
+from streamlease.protocol.addresses import check_listen_host, shown_address
 from streamlease.protocol.errors import InvalidOption
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -214,7 +214,7 @@ def serve_metrics(port: int = 9000, host: str = "127.0.0.1") -> int:
         server, _ = start_http_server(port, host)
     except OSError as error:
         raise InvalidOption(
-            f"cannot serve metrics on {host}:{port} ({error.strerror or error}): "
+            f"cannot serve metrics on {shown_address(host, port)} ({error.strerror or error}): "
             f"choose another port, or 0 for a free one"
         ) from None
     _SERVED.add((host, int(server.server_address[1])))

@@ -12,6 +12,7 @@ from typing import Any
 from streamlease.gateway.between.gateway_lines import GatewayLines, PassedAnswer, Unreachable
 from streamlease.gateway.between.gateway_presence import GatewayPresence
 from streamlease.gateway.http_calls import ClientGone, HttpCall
+from streamlease.protocol.addresses import shown_address
 
 FORWARDED = b"streamlease-forwarded"
 """A header of requests that another gateway passes on: which one it means."""
@@ -45,8 +46,8 @@ class PassingOn:
         host, port = call.scope.get("server") or ("", None)
         if port is None or (call.scope["scheme"] == "https") is not bool(self._digest):
             return ""
-        host = f"[{host}]" if ":" in host else host
-        return f"https://{host}:{port}#{self._digest}" if self._digest else f"http://{host}:{port}"
+        there = shown_address(host, port)
+        return f"https://{there}#{self._digest}" if self._digest else f"http://{there}"
 
     async def ask(
         self, call: HttpCall, gateway: str, address: str, body: bytes, gone: asyncio.Future[None] | None

@@ -24,6 +24,7 @@ from urllib.parse import unquote
 from streamlease.gateway.core.refusals import TooSlow
 from streamlease.gateway.http1.exchange import HIGH_WATER, HttpExchange, header_lines, whole_answer
 from streamlease.gateway.http1.request_reader import NextPart, RequestHead, RequestReader
+from streamlease.protocol.addresses import plain_address
 from streamlease.protocol.errors import StreamleaseError
 
 if TYPE_CHECKING:
@@ -94,8 +95,8 @@ class HttpConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         own = transport.get_extra_info("sockname")
-        self._client = (str(peer[0]), int(peer[1])) if isinstance(peer, tuple) else None
-        self._own = (str(own[0]), int(own[1])) if isinstance(own, tuple) else None
+        self._client = (plain_address(str(peer[0])), int(peer[1])) if isinstance(peer, tuple) else None
+        self._own = (plain_address(str(own[0])), int(own[1])) if isinstance(own, tuple) else None
         self._scheme = "https" if transport.get_extra_info("sslcontext") else "http"
         self._server.connections.add(self)  # type: ignore[arg-type]
         self._wait()

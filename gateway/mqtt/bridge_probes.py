@@ -18,8 +18,9 @@ from contextlib import asynccontextmanager, suppress
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
-from streamlease.protocol.addresses import check_listen_host
+from streamlease.protocol.addresses import check_listen_host, shown_address
 from streamlease.protocol.errors import InvalidOption
+from streamlease.streams.server_sockets import server_socket
 
 REQUEST_SECONDS = 10.0
 READY_SECONDS = 2.0
@@ -65,13 +66,14 @@ class BridgeProbes:
         if not 0 <= port <= 65535:
             raise InvalidOption(f"the port of the metrics is {port}: it must be from 0 to 65535")
         try:
-            server = await asyncio.start_server(probes.serve, host, port, limit=MOST_HEAD)
+            listener = server_socket(host, port)
         except OSError as error:
             raise InvalidOption(
-                f"cannot serve metrics on {host}:{port} ({error.strerror or error}): "
+                f"cannot serve metrics on {shown_address(host, port)} ({error.strerror or error}): "
                 f"choose another port, or 0 for a free one"
             ) from None
-        told(server.sockets[0].getsockname()[1])
+        server = await asyncio.start_server(probes.serve, sock=listener, limit=MOST_HEAD)
+        told(listener.getsockname()[1])
         try:
             yield probes
         finally:

@@ -245,6 +245,34 @@ def test_a_rolling_update_never_has_fewer_hosts(rendered: Rendered) -> None:
     assert strategy == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
 
 
+HOSTS = {
+    "STREAMLEASE_HTTP_HOST",
+    "STREAMLEASE_UI_HOST",
+    "STREAMLEASE_GATEWAY_HOST",
+    "STREAMLEASE_METRICS_HOST",
+}
+
+
+def test_all_parts_listen_on_addresses_of_ipv6_where_there_are_such() -> None:
+    tokens = {"name": "streamlease-tokens", "key": "tokens.json"}
+    found = render(
+        with_redis(
+            listenAddress="::",
+            ui={"enabled": True},
+            gateway={"enabled": True, "tokensSecret": tokens},
+            mqttBridge={"enabled": True, "url": "mqtt://broker", "filters": ["a/#"]},
+        )
+    )
+    told = {
+        one["name"]: one["value"]
+        for pod in found.pods().values()
+        for container in pod["spec"]["containers"]
+        for one in container.get("env", [])
+        if one["name"] in HOSTS
+    }
+    assert told == dict.fromkeys(HOSTS, "::")
+
+
 def test_probes_ask_the_port_that_the_host_listens_on(rendered: Rendered) -> None:
     (container,) = rendered.pods()["Deployment"]["spec"]["containers"]
     (port,) = container["ports"]

@@ -410,7 +410,7 @@ def who_left_is_told_to_nobody() -> Iterator[None]:
 def a_task_ends_in_silence() -> Iterator[None]:
     """A loop of an agent ends when Redis does not answer, and its owner is not told."""
 
-    async def until_trouble(work: Callable[[], Awaitable[None]]) -> None:
+    async def until_trouble(self: agent.Agent, work: Callable[[], Awaitable[None]]) -> None:
         try:
             while True:
                 await work()
@@ -423,7 +423,7 @@ def a_task_ends_in_silence() -> Iterator[None]:
             task.exception()
 
     with (
-        mock.patch.object(agent, "_forever", until_trouble),
+        mock.patch.object(agent.Agent, "_forever", until_trouble),
         mock.patch.object(Supervisor, "_ended", ended),
     ):
         yield
