@@ -355,15 +355,11 @@ async def resign_all(
         StoreUnavailable, Indefinite: Redis does not answer; some may be given up.
     """
     calls = [_RESIGN.call([keys.leader(group)], [host, term]) for group, term in terms.items()]
-    replies = zip(terms, await run_each(redis, calls), strict=True)
-    return {
-        group: refusal(reply)
-        if isinstance(reply, ResponseError)
-        else reply
-        if isinstance(reply, StreamleaseError)
-        else None
-        for group, reply in replies
-    }
+    wrong: dict[str, StreamleaseError | None] = dict.fromkeys(terms)
+    for group, reply in zip(terms, await run_each(redis, calls), strict=True):
+        if isinstance(reply, ResponseError | StreamleaseError):
+            wrong[group] = refusal(reply) if isinstance(reply, ResponseError) else reply
+    return wrong
 
 
 async def name_heir(redis: AsyncRedis, group: str, host: str, term: int, milliseconds: int) -> bool:
