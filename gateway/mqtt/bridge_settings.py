@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal, NamedTuple
 
+from streamlease.protocol.addresses import shown_address
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.ids import check_name
 from streamlease.protocol.topics import SHARED_PREFIXES, SharedSubscription, check_filter, intersect
@@ -35,8 +36,7 @@ class BrokerAddress(NamedTuple):
     user: str | None = None
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        return shown_address(self.host, self.port)
 
 
 def parse_address(url: str) -> BrokerAddress:

@@ -16,6 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from redis.exceptions import ResponseError
 
+from streamlease.protocol.addresses import shown_address
 from streamlease.protocol.errors import Indefinite, StoreUnavailable, StreamleaseError, Unsupported
 from streamlease.streams.redis.cluster_slots import (
     Address,
@@ -135,7 +136,7 @@ class Cluster(Generic[S]):
                     error = failed
                     continue
                 if isinstance(reply, ResponseError):
-                    raise _no_cluster(f"{address[0]}:{address[1]}", reply)
+                    raise _no_cluster(shown_address(*address), reply)
                 self.topology.learn(reply, address)
                 return
         raise StoreUnavailable(f"no node of {self.address} answers: {error}")

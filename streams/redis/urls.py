@@ -37,6 +37,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
+from streamlease.protocol.addresses import shown_address
 from streamlease.protocol.errors import InvalidOption, Unsupported
 from streamlease.streams.redis import local_server
 from streamlease.streams.redis.cluster import AsyncCluster, BlockingCluster
@@ -270,9 +271,8 @@ _BLOCKING = _Kind(redis.Redis, BlockingPrimary, Sentinel, Retry, BlockingCluster
 
 def _at(parts: UrlParts, address: Address) -> str:
     """The URL of one node, with login and options as in the whole one."""
-    host, port = address
     query = f"?{urlencode(parts.query)}" if parts.query else ""
-    return f"{parts.scheme}://{parts.login}{f'[{host}]' if ':' in host else host}:{port}/0{query}"
+    return f"{parts.scheme}://{parts.login}{shown_address(*address)}/0{query}"
 
 
 def _options(answer_seconds: float) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from streamlease.protocol.addresses import shown_address
 from streamlease.protocol.errors import InvalidInput
 from streamlease.streams.collecting import collector_at_rest
 from streamlease.streams.redis.exchange_failures import not_answered, not_connected, unavailable
@@ -69,7 +70,7 @@ def address(client: Server) -> str:
     options: dict[str, Any] = pool.connection_kwargs
     if "path" in options:
         return str(options["path"])
-    return f"{options.get('host', 'localhost')}:{options.get('port', 6379)}"
+    return shown_address(str(options.get("host", "localhost")), int(options.get("port", 6379)))
 
 
 def _packed(connection: Any, commands: Sequence[Command]) -> list[bytes]:

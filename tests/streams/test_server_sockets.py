@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from streamlease.protocol.addresses import plain_address, shown_address
+from streamlease.streams.redis.connection import address, connect
 from streamlease.streams.server_sockets import server_socket
 from tests.ipv6 import HAS_IPV6, LOOPBACK
 
@@ -43,6 +44,12 @@ def test_a_port_that_is_taken_and_a_name_that_is_none_are_refused() -> None:
 )
 def test_an_address_of_ipv4_is_told_as_one(address: str, plain: str) -> None:
     assert plain_address(address) == plain
+
+
+async def test_a_redis_is_named_as_in_a_url() -> None:
+    client = connect("redis://[::1]:1/3")
+    assert address(client) == "[::1]:1"
+    await client.aclose()
 
 
 def test_an_address_is_shown_as_in_a_url() -> None:
