@@ -88,11 +88,11 @@ def test_the_table_may_be_in_a_catalog_of_ones_own(command: Command, uri: str, t
     publish(command, 0, 10)
     run = command.ok("archive", "run", "flights", "--json").document
     assert run["messages"] == 10
-    catalog = load_catalog("streamlease", uri=address)
-    assert catalog.load_table("streamlease.flights").scan().to_arrow().num_rows == 10
-    assert not Path(uri, "catalog.db").exists()
-    command.ok("space", "delete", "flights", "--with-archive", "--yes")
-    assert catalog.list_tables("streamlease") == []
+    with load_catalog("streamlease", uri=address) as catalog:
+        assert catalog.load_table("streamlease.flights").scan().to_arrow().num_rows == 10
+        assert not Path(uri, "catalog.db").exists()
+        command.ok("space", "delete", "flights", "--with-archive", "--yes")
+        assert catalog.list_tables("streamlease") == []
     assert not Path(uri).exists()
     wrong = command(
         "space", "create", "other", "--topics", "o/#", "--archive", uri, "--archive-catalog", "no://x"

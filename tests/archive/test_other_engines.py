@@ -10,7 +10,7 @@ from typing import Any
 import duckdb
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.table import StaticTable
+from pyiceberg.table import StaticTable, Table
 
 from streamlease.agent.client import Client
 from streamlease.streams.redis.connection import BlockingRedis
@@ -48,18 +48,21 @@ async def test_they_find_all_once_while_archiving_goes_on(
     space = await space_of(client, uri, streams=1)
     await publish(client, 0, 150)
     archive(blocking, space)
-    catalog = SqlCatalog("streamlease", uri=f"sqlite:///{uri}/catalog.db")
+
+    def table() -> Table:
+        with SqlCatalog("streamlease", uri=f"sqlite:///{uri}/catalog.db") as catalog:
+            return catalog.load_table("streamlease.flights")
 
     def listed() -> list[str]:
-        return [one.file.file_path for one in catalog.load_table("streamlease.flights").scan().plan_files()]
+        return [one.file.file_path for one in table().scan().plan_files()]
 
     def by_pyiceberg() -> list[Any]:
-        return catalog.load_table("streamlease.flights").scan().to_arrow()["offset"].to_pylist()
+        return table().scan().to_arrow()["offset"].to_pylist()
 
     def by_its_folder_alone() -> list[Any]:
         newest = Path(uri, "metadata", "version-hint.text").read_text()
-        table = StaticTable.from_metadata(f"{uri}/metadata/{newest}.metadata.json")
-        return table.scan().to_arrow()["offset"].to_pylist()
+        static = StaticTable.from_metadata(f"{uri}/metadata/{newest}.metadata.json")
+        return static.scan().to_arrow()["offset"].to_pylist()
 
     def by_duckdb() -> list[Any]:
         found = duckdb.execute('select "offset" from read_parquet(?)', [listed()]).fetchall()
