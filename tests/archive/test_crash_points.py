@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
@@ -187,10 +188,12 @@ async def test_a_snapshot_stays_for_a_while_from_when_another_followed_it(
     assert [one.timestamp_ms / 1000 for one in left.metadata.snapshots] == [second, third]
     former = left.scan(snapshot_id=left.metadata.snapshots[0].snapshot_id).to_arrow()
     assert former.num_rows == 200
-    left.manage_snapshots().create_tag(left.metadata.snapshots[0].snapshot_id, "year-end").commit()
+    with closing(left.catalog):
+        left.manage_snapshots().create_tag(left.metadata.snapshots[0].snapshot_id, "year-end").commit()
     assert tidy(worker, third + 1, keep_seconds=0)[0] == 0, "somebody has named it"
     left = SpaceTable.open(blocking, space, space.archive).iceberg
-    left.manage_snapshots().remove_tag("year-end").commit()
+    with closing(left.catalog):
+        left.manage_snapshots().remove_tag("year-end").commit()
     assert tidy(worker, third + 1, keep_seconds=0)[0] == 1
     assert len(in_table(blocking, space)) == 300
 
