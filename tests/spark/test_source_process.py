@@ -12,6 +12,7 @@ from streamlease.spark.setup.source_process import RUNNER
 BEGINNING = """
 import gc, os, sys
 from importlib.machinery import ModuleSpec
+frozen = gc.get_freeze_count()  # Python 3.12 begins with some
 sys.modules["__main__"].__spec__ = ModuleSpec(sys.argv[1], None)
 {}
 from streamlease.spark.source import StreamReader
@@ -24,7 +25,7 @@ class Session:
     mailbox = lambda self: "m"
 
 def told():
-    return gc.isenabled(), gc.get_freeze_count() > 0, os.environ.get("PYDANTIC_DISABLE_PLUGINS")
+    return gc.isenabled(), gc.get_freeze_count() > frozen, os.environ.get("PYDANTIC_DISABLE_PLUGINS")
 
 reader = StreamReader(SourceOptions.parse({{"redis": "redis://127.0.0.1:1", "subscribe": "$shared/g/a/#"}}))
 reader._query = Session()
