@@ -13,6 +13,7 @@ import logging
 import random
 import secrets
 import sys
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from unittest import mock
 
 from streamlease.testing.loops import BusyLoop, Process, Timeline
 from streamlease.testing.memory_server import MemoryServer
+from tests.simulation.archive.threads import this_thread
 from tests.simulation.judge import Violation
 from tests.simulation.kernel import Kernel
 from tests.simulation.network import Faults, FaultyLine
@@ -31,12 +33,27 @@ LIVE_SECONDS = 120.0
 
 BEGAN_AT = 1_000_000.0
 
+DRAWS = (
+    "random",
+    "uniform",
+    "randint",
+    "randrange",
+    "choice",
+    "sample",
+    "shuffle",
+    "getrandbits",
+    "expovariate",
+)
+"""How the product, and the packages that it uses, draw random numbers."""
+
 
 class SimulatedWorld:
     """Everything of one seed."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
+        self.drawn = random.Random(seed)
+        """What the product draws from."""
         self.timeline = Timeline()
         self.kernel = Kernel(seed, self.timeline)
         self.random = self.kernel.random
@@ -175,14 +192,26 @@ class SimulatedWorld:
 
 @contextmanager
 def seeded(world: SimulatedWorld) -> Iterator[None]:
-    """The product draws its random numbers from the seed."""
+    """The product draws its random numbers from the seed.
+
+    Other threads, such as a test before this one may have left, draw theirs from elsewhere, and tokens too: what
+    they took, the world would miss.
+    """
+    here = threading.get_ident()
+
+    def split(own: Callable[..., Any], others: Callable[..., Any]) -> Callable[..., Any]:
+        def draw(*about: Any, **more: Any) -> Any:
+            is_own = threading.get_ident() == here or this_thread() is not None
+            return (own if is_own else others)(*about, **more)
+
+        return draw
+
     with ExitStack() as stack:
-        stack.enter_context(
-            mock.patch.object(secrets, "token_hex", lambda size=16: world.random.randbytes(size).hex())
-        )
-        state = random.getstate()
-        stack.callback(random.setstate, state)
-        random.seed(world.seed)
+        token = split(lambda size=16: world.random.randbytes(size).hex(), secrets.token_hex)
+        stack.enter_context(mock.patch.object(secrets, "token_hex", token))
+        for name in DRAWS:
+            drawn = split(getattr(world.drawn, name), getattr(random, name))
+            stack.enter_context(mock.patch.object(random, name, drawn))
         yield
 
 

@@ -11,7 +11,6 @@ then on, so what they would tidy up on their way out is not tidied up.
 from __future__ import annotations
 
 import asyncio
-import random
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -146,10 +145,10 @@ class Thread:
         self._timer = None
         if self.ended:
             return
-        state = random.getstate()
+        state = self._world.drawn.getstate()
         self._go.release()
         self._back.acquire()
-        random.setstate(state)  # what it imports may have drawn, once
+        self._world.drawn.setstate(state)  # what it imports may have drawn, once
         if self.ended and self._outcome is not None and not self.answer.done():
             result, error = self._outcome
             if error is None:

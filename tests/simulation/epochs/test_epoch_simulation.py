@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
+import secrets
 import subprocess
 import sys
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -80,6 +83,28 @@ def test_every_seed_keeps_epochs_whole_and_heals() -> None:
 
 def test_the_same_seed_gives_the_same_run() -> None:
     assert run(2).kernel.digest() == run(2).kernel.digest()
+
+
+def test_what_other_threads_draw_changes_no_run() -> None:
+    """Such as a test before this one may have left in this process."""
+    drawn, over = 0, threading.Event()
+
+    def draw() -> None:
+        nonlocal drawn
+        while not over.is_set():
+            random.uniform(0.0, 1.0)
+            secrets.token_hex(4)
+            drawn += 1
+
+    quiet = run(2).kernel.digest()
+    thread = threading.Thread(target=draw)
+    thread.start()
+    try:
+        assert run(2).kernel.digest() == quiet
+    finally:
+        over.set()
+        thread.join()
+    assert drawn > 1000
 
 
 @pytest.mark.timeout(300)
