@@ -194,8 +194,8 @@ class SimulatedWorld:
 def seeded(world: SimulatedWorld) -> Iterator[None]:
     """The product draws its random numbers from the seed.
 
-    Other threads, such as a test before this one may have left, draw theirs from elsewhere, and tokens too: what
-    they took, the world would miss.
+    Other threads, such as a test before this one may have left, draw theirs from elsewhere, and tokens too:
+    what they took, the world would miss.
     """
     here = threading.get_ident()
 
