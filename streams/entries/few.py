@@ -184,6 +184,21 @@ def codec_of(codec: Codec) -> pa.Codec:
     return pa.Codec(codec)
 
 
+def expanded_frame(frame: bytes, size: int, codec: Codec) -> bytes:
+    """What a frame holds, which is `size` bytes.
+
+    Raises:
+        ValueError, and all of ``decoding.DAMAGE``: it is damaged, or holds more or fewer.
+    """
+    plain: bytes = codec_of(codec).decompress(frame, size, asbytes=True)
+    if codec == "lz4":
+        # Arrow takes a frame of fewer bytes, which zstd's say: the rest would be whatever was in memory.
+        with pa.CompressedInputStream(pa.py_buffer(frame), codec) as expanding:
+            if len(expanding.read(size + 1)) != size:
+                raise ValueError("there is less in it than it should be")
+    return plain
+
+
 @cache
 def metadata_of(letters: str, codec: Codec) -> Metadata:
     """The metadata that Arrow writes, and where in it, by the rules of flatbuffers, its numbers stand."""

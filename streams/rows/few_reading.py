@@ -20,7 +20,7 @@ from streamlease.protocol.offsets import OffsetRange, parse_entry_id
 from streamlease.streams.entries.decoding import DAMAGE, single_of
 from streamlease.streams.entries.epoch_fields import EPOCH_FIELD, WRITER_FIELD, epoch_of
 from streamlease.streams.entries.expanding import AS_IT_IS
-from streamlease.streams.entries.few import INTEGERS, MOST_ROWS, codec_of
+from streamlease.streams.entries.few import INTEGERS, MOST_ROWS, expanded_frame
 from streamlease.streams.entries.layout import Codec
 from streamlease.streams.rows.few_messages import FewMessages
 from streamlease.streams.rows.few_shapes import (
@@ -186,9 +186,7 @@ def _expanded(stored: bytes, begin: int, length: int, codec: Codec) -> _Buffer:
     (size,) = LENGTH.unpack_from(stored, begin)
     if size == AS_IT_IS:
         return stored, begin + 8, length - 8
-    plain: bytes = codec_of(codec).decompress(
-        stored[begin + 8 : begin + length], possible(size), asbytes=True
-    )
+    plain = expanded_frame(stored[begin + 8 : begin + length], possible(size), codec)
     return plain, 0, len(plain)
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from streamlease.protocol.epochs.order import Epoch
 from streamlease.streams.entries.decoding import DAMAGE
 from streamlease.streams.entries.expanding import AS_IT_IS
-from streamlease.streams.entries.few import INTEGERS, MOST_ROWS, codec_of, metadata_of
+from streamlease.streams.entries.few import INTEGERS, MOST_ROWS, codec_of, expanded_frame, metadata_of
 from streamlease.streams.entries.layout import CODECS, Codec
 from streamlease.streams.rows.few_shapes import LENGTH, possible
 
@@ -168,7 +168,7 @@ def _contents(stored: bytes, form: _Form, length: int, body: int) -> tuple[bytes
         if not packed.startswith(_frame_head(possible(size))):
             raise ValueError("it is no frame of so many bytes")
         return packed, PACKED, size
-    plain: bytes = codec_of(form.codec).decompress(packed, possible(size), asbytes=True)
+    plain = expanded_frame(packed, possible(size), form.codec)
     return plain, 0, len(plain)
 
 

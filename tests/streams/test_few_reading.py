@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from streamlease.protocol.errors import SchemaMismatch
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.offsets import entry_id
-from streamlease.streams.entries.decoding import Entry, decode_entries
+from streamlease.streams.entries.decoding import DAMAGE, Entry, decode_entries
 from streamlease.streams.entries.encoding import encode_rows
 from streamlease.streams.entries.expanding import expanded_entry_bytes
-from streamlease.streams.entries.few import MOST_ROWS
+from streamlease.streams.entries.few import MOST_ROWS, expanded_frame
 from streamlease.streams.entries.layout import CODECS
 from streamlease.streams.entries.message_rows import ALL_COLUMNS, Row
 from streamlease.streams.rows import few_reading
@@ -72,6 +72,15 @@ def test_what_is_read_is_what_arrow_reads(parts: list[list[Row]], codec: Any, fi
     few = read_few(STREAM, entries, first, end)
     assert few is not None
     check(few, entries, first, end)
+
+
+@pytest.mark.parametrize("codec", ["zstd", "lz4"])
+def test_a_frame_of_fewer_bytes_or_more_than_it_should_have_is_damaged(codec: Any) -> None:
+    frame = pa.Codec(codec).compress(b"ab" * 10, asbytes=True)
+    assert expanded_frame(frame, 20, codec) == b"ab" * 10
+    for size in (19, 21, 1000):
+        with pytest.raises(DAMAGE):
+            expanded_frame(frame, size, codec)
 
 
 @pytest.mark.parametrize("codec", CODECS)
