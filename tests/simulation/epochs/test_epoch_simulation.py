@@ -91,7 +91,7 @@ def test_what_other_threads_draw_changes_no_run() -> None:
 
     def draw() -> None:
         nonlocal drawn
-        while not over.is_set():
+        while not over.wait(0.001):
             random.uniform(0.0, 1.0)
             secrets.token_hex(4)
             drawn += 1
@@ -104,7 +104,7 @@ def test_what_other_threads_draw_changes_no_run() -> None:
     finally:
         over.set()
         thread.join()
-    assert drawn > 1000
+    assert drawn > 100
 
 
 @pytest.mark.timeout(300)
