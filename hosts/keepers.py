@@ -183,7 +183,7 @@ class Keepers:
                 try:
                     await self._keep_under(kept, claim.term, bell)
                 except Fenced as error:
-                    self._seldom.warning("keeper of space %s: %s", space.name, error)
+                    log.warning("keeper of space %s: %s", space.name, error)
                     await self._go_above(space.name, claim)
                     return
                 except (*UNANSWERED, NotDurable) as error:

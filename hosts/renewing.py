@@ -90,7 +90,14 @@ class Renewing:
 
     async def _renew(self, groups: Sequence[str]) -> None:
         """Renew those of one server."""
-        await self._resign({group: self._named[group] for group in groups if group not in self._runners})
+        await self._resign(
+            {
+                group: term
+                for group in groups
+                # A turn that was slow may have resigned since these groups were chosen.
+                if group not in self._runners and (term := self._named.get(group)) is not None
+            }
+        )
         led = {group: runner for group in groups if (runner := self._runners.get(group)) is not None}
         began = now_ms()
         tag, lineage = "", ""
@@ -210,8 +217,9 @@ class Renewing:
                 if wrong is not None:
                     self._seldom.warning("resigning from %s: %s", group, wrong, extra={"group": group})
                     continue
-                self._named.pop(group, None)
-                self._kept.pop(group, None)
+                if self._named.get(group) == terms[group]:  # else it has begun to lead it again
+                    del self._named[group]
+                    self._kept.pop(group, None)
 
 
 def _pages(groups: Sequence[str]) -> list[Sequence[str]]:

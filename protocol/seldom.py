@@ -1,6 +1,7 @@
 """What goes wrong again and again, with the same words, is said once a minute.
 
-What Redis does not answer is tried again several times a second, and fails as often while Redis is away::
+For what is tried until it succeeds: what Redis does not answer is tried again several times a second, and
+fails as often while Redis is away. What is no repetition, as a message that is refused, is logged each time::
 
     self._seldom = Seldom(log)
     ...
@@ -16,6 +17,8 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+
+from streamlease.protocol.plurals import counted
 
 SECONDS = 60.0
 MOST = 1000
@@ -46,14 +49,14 @@ class Seldom:
         self._say(logging.ERROR, text, args, extra)
 
     def _say(self, level: int, text: str, args: tuple[object, ...], extra: Extra | None) -> None:
-        now, words = self._clock(), text % args
+        now, words = self._clock(), text % args if args else text
         said_at, since = self._said.get(words, (now - SECONDS, 0))
         if now - said_at < SECONDS:
             self._said[words] = said_at, since + 1
             self._log.debug(text, *args, extra=extra, stacklevel=3)
             return
         if since:
-            text, args = text + " (and %d times since this was said)", (*args, since)
+            text, args = "%s (and %s since this was said)", (words, counted(since, "time"))
         self._log.log(level, text, *args, extra=extra, stacklevel=3)
         self._said[words] = now, 0
         self._said.move_to_end(words)

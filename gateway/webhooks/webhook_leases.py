@@ -237,7 +237,7 @@ class WebhookLeases:
 
     def failed(self, error: StreamleaseError) -> None:
         """The session is over; another one begins at the next look."""
-        self._seldom.warning("webhooks: %s", error)
+        _logger.warning("webhooks: %s", error)
         self._over()
 
     def ended(self) -> None:
@@ -267,7 +267,7 @@ class WebhookLeases:
                     await self._take_slot(grant, stream, number)
                 return
             except Fenced as error:
-                self._seldom.warning("webhooks: %s", error)
+                _logger.warning("webhooks: %s", error)
                 return
             except StreamleaseError as error:
                 self._seldom.warning("webhooks: %s is taken later: %s", grant.stream, error)

@@ -195,7 +195,7 @@ def expanded_frame(frame: bytes, size: int, codec: Codec) -> bytes:
         # Arrow takes a frame of fewer bytes, which zstd's say: the rest would be whatever was in memory.
         with pa.CompressedInputStream(pa.py_buffer(frame), codec) as expanding:
             if len(expanding.read(size + 1)) != size:
-                raise ValueError("there is less in it than it should be")
+                raise ValueError("less is in it than there should be")
     return plain
 
 

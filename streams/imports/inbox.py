@@ -149,7 +149,7 @@ class InboxMover:
         return moved
 
     async def _refuse(self, space: Space, transfer: Transfer, entry: Entry, error: StreamleaseError) -> None:
-        self._seldom.warning("inbox of space %s: %s", space.name, error)
+        log.warning("inbox of space %s: %s", space.name, error)
         fields: list[bytes | str | int] = [part for pair in entry.fields[:KEPT_FIELDS] for part in pair]
         if len(entry.fields) > KEPT_FIELDS:
             fields += ["refused-fields-left-out", len(entry.fields) - KEPT_FIELDS]

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from streamlease.hosts.host import HostConfig, LeaderHost
+from streamlease.hosts.renewing import Renewing
 from streamlease.leader.runner import Runner
 from streamlease.protocol.errors import StoreUnavailable
 from streamlease.protocol.topics import SharedSubscription
@@ -15,6 +16,7 @@ from streamlease.registry.groups import Groups
 from streamlease.registry.leadership import LeaderRecord, LeadershipConfig
 from streamlease.streams.redis.connection import AsyncRedis, connect
 from streamlease.streams.spaces.spaces import SpaceStore
+from streamlease.streams.tasks import Supervisor
 from tests.leader.test_host import until
 
 LASTING = LeadershipConfig(ttl=300_000, renew_interval=100)
@@ -31,6 +33,15 @@ async def redis(embedded_redis_url: str) -> AsyncIterator[AsyncRedis]:
 
 async def _unanswered(*_: object) -> bool:
     raise StoreUnavailable("Redis does not answer")
+
+
+async def test_what_was_resigned_meanwhile_is_left_alone(redis: AsyncRedis) -> None:
+    """In a cluster a slow turn of one server may end after the next one has chosen its groups."""
+    tasks = Supervisor("renewing", lambda _, error: None)
+    renewing = Renewing(redis, "one", LASTING, {}, tasks)
+    await renewing._renew(["g/a"])
+    assert await leadership.read(redis, "g/a") == leadership.NOBODY
+    await tasks.close()
 
 
 @pytest.mark.parametrize("count", [1, 5], ids=["renewed by themselves", "kept by a pulse"])

@@ -87,6 +87,14 @@ def test_no_more_than_so_many_are_remembered(lines: Lines) -> None:
     assert lines() == ["number 0"]
 
 
+def test_a_line_without_arguments_is_said_as_it_is(lines: Lines) -> None:
+    clock = Clock()
+    seldom = Seldom(logging.getLogger("test"), clock)
+    for clock.now in (0.0, 1.0, 60.0):
+        seldom.warning("100 % of it")
+    assert lines() == ["100 % of it", "100 % of it (and 1 time since this was said)"]
+
+
 def test_an_error_is_one_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     seldom = Seldom(logging.getLogger("test"), Clock())

@@ -209,6 +209,9 @@ def seeded(world: SimulatedWorld) -> Iterator[None]:
     with ExitStack() as stack:
         token = split(lambda size=16: world.random.randbytes(size).hex(), secrets.token_hex)
         stack.enter_context(mock.patch.object(secrets, "token_hex", token))
+        state = random.getstate()
+        stack.callback(random.setstate, state)
+        random.seed(world.seed)  # for whatever draws in another way
         for name in DRAWS:
             drawn = split(getattr(world.drawn, name), getattr(random, name))
             stack.enter_context(mock.patch.object(random, name, drawn))
