@@ -23,6 +23,7 @@ from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import keys
 from streamlease.streams.log.keys import SPACE_DEFINITIONS, SPACE_GENERATIONS, SPACE_VERSION
 from streamlease.streams.redis.damaged import attempt, parsing, readable
+from streamlease.streams.tasks import stop
 from tests.admin.command import InProcess
 
 GOOD, BAD = (SharedSubscription.parse(f"$shared/{name}/{name}/#") for name in ("good", "bad"))
@@ -233,8 +234,7 @@ async def test_a_look_that_fails_does_not_freeze_the_page(
                 number = await board.after(number)
             assert str(GOOD) in board.groups
         finally:
-            reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
+            await stop([reader])
         # Whoever stands still for whatever reason says so.
         monkeypatch.setattr(board, "looked_at", time.monotonic() - SILENT_SECONDS - 1)
         assert "ended 31 s ago" in str(board.trouble)

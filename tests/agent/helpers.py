@@ -11,6 +11,7 @@ from streamlease.agent.client import Client
 from streamlease.agent.subscription import Batch, SharedReader
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.streams.log.tails import Tails
+from streamlease.streams.tasks import stop
 
 SUB = "$shared/g/a/#"
 SECONDS = 60.0
@@ -70,8 +71,7 @@ class Consumer:
         """Cancel it; whatever ended it before is an error of the test."""
         assert self.task is not None
         assert not self.task.done(), f"it ended: {self.error or self.task}"
-        self.task.cancel()
-        await asyncio.wait([self.task])
+        await stop([self.task])
         assert self.task.cancelled()
 
     async def _consume(self) -> None:

@@ -22,6 +22,7 @@ from streamlease.protocol.acts import parse
 from streamlease.protocol.errors import ActRefused, Fenced, Unsupported
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import keys, leadership
+from streamlease.streams.tasks import stop
 from tests.agent.helpers import SECONDS, SUB
 
 SHARED = SharedSubscription.parse(SUB)
@@ -108,7 +109,7 @@ async def test_acts_at_once_from_two_shells_are_each_done_once(embedded_redis_ur
             said: Counter[str] = Counter()
             await asyncio.gather(shell(one, "one", names, said), shell(two, "two", names, said))
             assert littered > 1 and not littering.done()
-            littering.cancel()
+            await stop([littering])
             for act, more in (("resume", {}), *(("undrain", {"borrower": name}) for name in names)):
                 try:
                     await home.act(SHARED, parse(act, **more), who="end")
@@ -129,9 +130,7 @@ async def test_acts_at_once_from_two_shells_are_each_done_once(embedded_redis_ur
             assert said.total() == 2 * EACH and all(said[kind] for kind in ("done", "refused", "dry"))
             assert seen.leader is not None and seen.leader.term == 1, "the leader bore it all"
             assert not any(task.done() for task in consumers)
-            for task in (*consumers, littering):
-                task.cancel()
-            await asyncio.gather(*consumers, littering, return_exceptions=True)
+            await stop(consumers)
 
 
 CASES: tuple[tuple[str, dict[str, Any]], ...] = (

@@ -13,6 +13,7 @@ from streamlease.agent import blocking
 from streamlease.agent.client import Client
 from streamlease.agent.subscription import SharedReader
 from streamlease.protocol.errors import Fenced
+from streamlease.streams.tasks import stop
 from tests.agent.helpers import SUB, until
 
 SESSION = 1.2
@@ -67,7 +68,6 @@ async def test_a_loop_that_stood_still_goes_on_and_nothing_is_lost(
             assert not consumer.done()
         finally:
             done.set()
-            consumer.cancel()
-            await asyncio.wait([consumer])
+            await stop([consumer])
             if not alone:
                 await asyncio.to_thread(thread.join)

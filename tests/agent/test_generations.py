@@ -12,6 +12,7 @@ import pytest
 from streamlease.agent.client import Client, connect
 from streamlease.agent.subscription import SharedReader
 from streamlease.protocol.errors import HistoryTruncated
+from streamlease.streams import tasks
 from streamlease.streams.log.log import AsyncLog
 from tests.agent.helpers import SUB, until
 
@@ -84,9 +85,7 @@ async def test_the_number_of_streams_changes_under_load(
     await until(lambda: ledger.count >= sum(sent.values()))
     assert ledger.generations == {0, 1, 2}
     assert dict(ledger.got) == {topic: list(range(count)) for topic, count in sent.items()}
-    for task in consumers:
-        task.cancel()
-    await asyncio.gather(*consumers, return_exceptions=True)
+    await tasks.stop(consumers)
 
 
 @pytest.mark.slow
@@ -124,8 +123,7 @@ async def test_a_sealed_space_is_read_to_its_end(client: Client) -> None:
         task = asyncio.create_task(ledger.consume(reader, stop))
         await until(lambda: ledger.count == 20)
         await until(lambda: not reader.streams)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await tasks.stop([task])
     states = await AsyncLog(client.redis).states(space.streams())
     assert all(state.sealed for state in states.values())
 

@@ -16,6 +16,7 @@ from streamlease.leader.core.machine import LeaderConfig
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.topics import SharedSubscription
+from streamlease.streams.tasks import stop
 from tests.admin.command import InProcess
 from tests.agent.helpers import SUB, Consumer, until
 
@@ -50,8 +51,7 @@ async def busy(client: Client, topic: str) -> AsyncIterator[None]:
         yield
     finally:
         assert not task.done(), task
-        task.cancel()
-        await asyncio.wait([task])
+        await stop([task])
 
 
 async def test_one_hot_stream_makes_the_others_move_away(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import Counter
 
 import streamlease
 from streamlease.examples.flights_in_the_air import HOUR, Flight, flights, publish, seen_at, watch
+from streamlease.streams.tasks import stop
 
 DAYS = 2
 
@@ -44,9 +44,7 @@ async def test_the_collection_says_what_the_file_says(embedded_redis_url: str) -
             # `watch` tells of an hour with the first change behind it, and there is none behind the last one.
             while max(seen, default=0) < minutes[-2]:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        follower.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await follower
+        await stop([follower])
     wrong = {minute for minute, counts in seen.items() if counts != in_the_air(known, minute)}
     assert not wrong and len(seen) >= 15 and {*seen} <= {0, *minutes}
     assert max(sum(counts.values()) for counts in seen.values()) > 100

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from streamlease.queries.logs import log_pieces
 from streamlease.queries.store import ExecutorRow, Write
 from streamlease.registry.spawn import queue_client
 from streamlease.streams.redis.connection import AsyncRedis, Command, ask, connect
+from streamlease.streams.tasks import stop
 
 QUERY = "0123456789abcdef"
 KEY = b"0123456789abcdef"
@@ -168,9 +168,7 @@ async def test_a_log_whose_replies_are_lost_has_each_piece_once(
             wanted += text
             log.add("out" if place else "err", text)
         await log.close(20)
-    writing.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await writing
+    await stop([writing])
     assert lost > 50
     pieces = [one async for one in log_pieces(redis, QUERY, follow=False)]
     assert b"".join(one.text for one in pieces) == wanted

@@ -14,6 +14,7 @@ import streamlease
 from streamlease.protocol.errors import InvalidOption, StoreRefused, StoreUnavailable
 from streamlease.streams.redis import local_server, url_parts
 from streamlease.streams.redis.connection import check_server, connect, connect_blocking
+from streamlease.streams.tasks import stop
 from tests.conftest import MakeServer
 from tests.servers import NO_RETRY, RedisServer
 from tests.streams.helpers import until
@@ -90,8 +91,7 @@ async def test_a_consumer_and_a_publisher_go_on(server: RedisServer, url: str, f
                         await check_server(client.redis)
         await publisher.send("a/x", "3")
         await until(lambda: 3 in got)
-        consuming.cancel()
-        await asyncio.wait([consuming])
+        await stop([consuming])
 
 
 async def test_what_is_wrong_with_the_file_is_said_and_may_be_mended(

@@ -45,6 +45,7 @@ from streamlease.streams.redis.connection import (
 )
 from streamlease.streams.rows.together import Shared
 from streamlease.streams.spaces.spaces import SpaceStore
+from streamlease.streams.tasks import stop
 from tests.conftest import MakeServer
 from tests.streams.delivering import SINK, rig
 from tests.streams.helpers import append, payloads, rows, until
@@ -171,9 +172,7 @@ async def test_two_subscribers_share_a_group(cluster: Cluster) -> None:
                 number += 1
         await until(lambda: len(set(seen)) == number, 30)
         assert sorted(seen) == list(range(number))
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await stop(tasks)
 
 
 async def test_a_slot_moves_under_load(cluster: Cluster, client: AsyncCluster) -> None:
@@ -343,8 +342,7 @@ async def test_a_leader_is_asked_for_by_message_and_followed_after_a_kill(
                 for number in range(20, 40):
                     await publisher.send(f"s/{number}", b"%d" % number)
                 await until(lambda: seen >= set(range(40)), 40)
-            consuming.cancel()
-            await asyncio.gather(consuming, return_exceptions=True)
+            await stop([consuming])
     finally:
         for process in processes.values():
             process.kill()

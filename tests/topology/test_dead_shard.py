@@ -16,6 +16,7 @@ from streamlease.registry import keys, leadership
 from streamlease.registry.leadership import LeadershipConfig
 from streamlease.streams.log.keys import stream_log
 from streamlease.streams.redis.connection import connect
+from streamlease.streams.tasks import stop
 from tests.awake import awake
 from tests.conftest import MakeServer
 from tests.servers import RedisServer
@@ -143,8 +144,7 @@ async def test_streams_of_healthy_shards_are_published_and_consumed_when_one_is_
         await asyncio.to_thread(dying.start)
         await publisher.flush()
         await until(lambda: len(seen) == 2 * len(topics))
-        consumer.cancel()
-        await asyncio.wait([consumer])
+        await stop([consumer])
 
 
 async def test_a_listener_goes_on_with_the_streams_of_healthy_shards(
@@ -185,5 +185,4 @@ async def test_a_listener_goes_on_with_the_streams_of_healthy_shards(
         for topic in topics:
             numbers = [int(payload) for of, payload in got if of == topic]
             assert numbers == sorted(numbers)
-        listening.cancel()
-        await asyncio.wait([listening])
+        await stop([listening])

@@ -14,6 +14,7 @@ import streamlease
 from streamlease.catalog.own_rows import OwnRows
 from streamlease.protocol.errors import CatalogTruncated, Fenced, Indefinite, StreamleaseError
 from streamlease.registry import leadership
+from streamlease.streams import tasks
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.state import MissingOffsets
 from streamlease.streams.publish.staged.staging import StagedLost
@@ -93,8 +94,7 @@ async def test_nothing_replicated_is_lost_and_consumers_go_on(sentinels: Sentine
         await until(lambda: set(acknowledged) <= set(seen), 40)
         after = await leadership.read(client.redis, "g/s/#")
         assert after.term >= before.term
-        consuming.cancel()
-        await asyncio.gather(consuming, return_exceptions=True)
+        await tasks.stop([consuming])
         stored: list[int] = []
         for stream in space.streams():
             stored.extend(map(int, payloads(await AsyncLog(client.redis).read(stream, 0))))

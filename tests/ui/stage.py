@@ -28,6 +28,7 @@ from streamlease.queries.store import ExecutorRow, Write
 from streamlease.registry.hosts import HostInfo, beat
 from streamlease.streams.redis.connection import ask, connect_blocking
 from streamlease.streams.spaces.archive_settings import ArchiveSettings
+from streamlease.streams.tasks import stop
 from tests.archive.helpers import archive, trim_all
 from tests.services.models import Score, score
 
@@ -111,9 +112,7 @@ async def _play(url: str, uri: str, ready: Future[None], over: asyncio.Event) ->
                     async with asyncio.timeout(PERIOD):
                         await over.wait()
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await stop(tasks)
 
 
 async def _queries(client: Client) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 
 import pytest
 
@@ -15,6 +14,7 @@ from streamlease.queries import store
 from streamlease.queries.core.record import QueryRecord, QueryStage, Worker
 from streamlease.queries.core.signed_orders import token_digest
 from streamlease.queries.store import Write
+from streamlease.streams.tasks import stop
 from tests.catalog.waiting import eventually
 
 QUERY, OTHER = "00000000000000ab", "00000000000000cd"
@@ -46,9 +46,7 @@ async def test_a_query_shows_its_workers_their_logs_and_its_own_topics(
         for log in logs:
             await log.close(20)
         for task in writing:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await stop([task])
 
         monkeypatch.setenv(QUERY_ID, QUERY)
         monkeypatch.setenv(QUERY_TOKEN, TOKEN)

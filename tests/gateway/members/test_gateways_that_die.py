@@ -16,6 +16,7 @@ import streamlease
 from streamlease.admin.facts.group import describe
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import keys
+from streamlease.streams import tasks
 from tests.admin.command import Command, Process, finish, lines_of
 from tests.gateway.http_client import HttpClient
 from tests.gateway.members.member_client import Member
@@ -62,8 +63,7 @@ class Beside:
             try:
                 yield
             finally:
-                task.cancel()
-                await asyncio.wait({task})
+                await tasks.stop([task])
 
     async def _consume(self, batches: Any) -> None:
         async for batch in batches:

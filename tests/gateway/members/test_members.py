@@ -16,6 +16,7 @@ import pytest
 import streamlease
 from streamlease.gateway.core.rates import GatewayLimits
 from streamlease.protocol.group_options import GroupOptions
+from streamlease.streams.tasks import stop
 from tests.gateway.conftest import Start
 from tests.gateway.http_client import HttpClient
 from tests.gateway.members.member_client import Member, ends
@@ -156,8 +157,7 @@ async def test_a_stream_goes_over_once_it_is_committed_and_nothing_comes_twice(
         assert len({*beside, *member.got}) == 200
         await member.leave()
         await until(lambda: len(batches.streams) == 4)
-        consuming.cancel()
-        await asyncio.wait({consuming})
+        await stop([consuming])
 
 
 async def test_a_failure_follows_the_policy_of_the_group(client: Client, http: HttpClient) -> None:
