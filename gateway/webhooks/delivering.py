@@ -47,7 +47,7 @@ from streamlease.gateway.webhooks.delivery_turns import DeliveryTurns
 from streamlease.gateway.webhooks.passing_by import Follower
 from streamlease.protocol.errors import Fenced, InvalidInput, StreamleaseError
 from streamlease.registry.webhooks.webhook_records import WebhookRecord
-from streamlease.streams.tasks import Supervisor
+from streamlease.streams.tasks import Supervisor, stop
 
 MOST_MESSAGES = 256
 MOST_BYTES = 128 * 1024
@@ -140,8 +140,7 @@ class WebhookDelivery:
             return
         await asyncio.wait([self._task], timeout=seconds)
         if not self._task.done():
-            self._task.cancel()
-            await asyncio.wait([self._task])
+            await stop([self._task])
 
     async def _run(self, after: WebhookDelivery | None) -> None:
         if after is not None:
