@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from streamlease.protocol.errors import InvalidInput
 from streamlease.spark.connections import connection
+from streamlease.spark.setup.driver_context import driver_context
 from streamlease.streams.archive.archiver import Archived, Archiver
 from streamlease.streams.archive.files.index import ArchivedFile
 from streamlease.streams.archive.many_writers import run_in_pieces
@@ -30,8 +31,11 @@ def archive_with_spark(session: SparkSession, url: str, space: str) -> Archived:
 
     Raises:
         InvalidInput: the space has no archive.
+        Unsupported: the session is one of Spark Connect, which cannot run such tasks.
         As ``Archiver.run``.
     """
+    instead = "archive with --spark MASTER or without Spark, or run the program with spark-submit"
+    context = driver_context(session, "tasks that write to an archive are the driver's", instead)
     redis = connection(url)
     known = run_blocking(SpaceStore(redis).get(space))
     settings = known.archive
@@ -50,7 +54,7 @@ def archive_with_spark(session: SparkSession, url: str, space: str) -> Archived:
 
         if not pieces:
             return []
-        given = session.sparkContext.parallelize([tuple(one) for one in pieces], len(pieces))
+        given = context.parallelize([tuple(one) for one in pieces], len(pieces))
         return [[_outcome(one) for one in outcomes] for outcomes in given.map(task).collect()]
 
     return run_in_pieces(Archiver(redis, known, settings), write)

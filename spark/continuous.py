@@ -20,7 +20,6 @@ A task occupies its core for as long as the query runs.
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -33,11 +32,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from streamlease.agent.membership import metrics
-from streamlease.protocol.errors import InvalidOption, StreamleaseError, Unsupported
+from streamlease.protocol.errors import InvalidOption, StreamleaseError
 from streamlease.protocol.ids import check_name, random_token
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry.starts import Start
 from streamlease.spark import option_values
+from streamlease.spark.setup.driver_context import driver_context
+from streamlease.spark.setup.spark_errors import cause_of
 from streamlease.spark.slot import Slot, SlotProgress, host
 
 if TYPE_CHECKING:
@@ -97,15 +98,9 @@ def continuous(
         check_name("name", name)
     if max_batch < 1:
         raise InvalidOption(f"max_batch is {max_batch}: it must be at least 1")
-    try:
-        context = spark.sparkContext
-    except Exception as error:
-        raise Unsupported(
-            f"continuous mode needs a Spark session of its own driver, not of Spark Connect "
-            f"({type(error).__name__}): run the program with spark-submit"
-        ) from None
+    instead = "run the program with spark-submit"
     return ContinuousQuery(
-        context,
+        driver_context(spark, "the tasks of continuous mode are the driver's", instead),
         function,
         slots,
         Slot(
@@ -260,13 +255,13 @@ class ContinuousQuery:
                     failures = 1 if line.before > committed else failures + 1
                     committed = line.before
                 log.warning(
-                    "slot %d of %s failed: %s", number, self.name, _cause(error),
+                    "slot %d of %s failed: %s", number, self.name, cause_of(error),
                     extra={"group": self._group, "borrower": f"{self.name}-{number}"},
                 )  # fmt: skip
                 if failures >= MOST_FAILURES:
                     self._error = self._error or StreamleaseError(
                         f"slot {number} of the continuous query {self.name} failed {failures} times in a row "
-                        f"without committing anything: {_cause(error)}"
+                        f"without committing anything: {cause_of(error)}"
                     )
                     self._tell_to_stop()
                     return
@@ -313,13 +308,3 @@ def _run(
     for number in numbers:
         host(slot, number, function, address, secret)
     yield from ()
-
-
-_NAMED = re.compile(r"(?!org\.|java|py4j)[A-Za-z_][\w.]*: .+", re.ASCII)
-
-
-def _cause(error: BaseException) -> str:
-    """The line that names the error in the Python traceback which Spark hands over."""
-    lines = str(error).splitlines()
-    named = [line for line in lines if _NAMED.match(line)]
-    return (named[-1] if named else (lines or [type(error).__name__])[0])[:300]

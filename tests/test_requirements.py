@@ -35,6 +35,7 @@ EXTRAS = {
 BROUGHT = {
     "hiredis": "redis",
     "opentelemetry-semantic-conventions": "opentelemetry-sdk",
+    "py4j": "pyspark",
     "pydantic-core": "pydantic",
 }
 """What a requirement pins for itself and brings in any case: ``redis[hiredis]``, for one."""

@@ -20,12 +20,11 @@ from streamlease.admin.common_options import AsJson, RedisUrl, chosen_url
 from streamlease.admin.completing import SpaceName
 from streamlease.admin.output import document, line, table
 from streamlease.admin.running import with_client
-from streamlease.protocol.errors import InvalidInput, Unsupported
+from streamlease.protocol.errors import InvalidInput
 from streamlease.protocol.quantities import format_size
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
-    from streamlease.streams.archive.archiver import Archived
     from streamlease.streams.redis.connection import BlockingRedis
     from streamlease.streams.spaces.archive_settings import ArchiveSettings
     from streamlease.streams.spaces.definitions import Space
@@ -64,7 +63,9 @@ def run(
             with turn(redis, space.name):
                 done = Archiver(redis, space, settings).run()
         else:
-            done = _with_spark(spark, url, space.name)
+            from streamlease.admin.archives.spark_archiving import archived_in_spark
+
+            done = archived_in_spark(spark, url, space.name)
         return ArchiveRun(
             space=space.name,
             messages=done.messages,
@@ -185,20 +186,6 @@ def compact(name: SpaceName, redis: RedisUrl = None, as_json: AsJson = False) ->
         f"space {name}: {seen.files} files became {seen.into}; {seen.snapshots} snapshots and {seen.swept} "
         f"files were removed"
     )
-
-
-def _with_spark(master: str, url: str, space: str) -> Archived:
-    try:
-        from pyspark.sql import SparkSession
-
-        from streamlease.spark.archiving_job import archive_with_spark
-    except ImportError as error:
-        raise Unsupported(f"--spark needs PySpark ({error}): pip install 'streamlease[spark]'") from None
-    session = SparkSession.builder.master(master).appName(f"streamlease archive {space}").getOrCreate()
-    try:
-        return archive_with_spark(session, url, space)
-    finally:
-        session.stop()
 
 
 def _with_archive(

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from streamlease.protocol.errors import Unsupported
+from streamlease.spark.setup.driver_context import driver_context
 from streamlease.spark.setup.spark_ui import reports
 
 if TYPE_CHECKING:
@@ -46,13 +46,8 @@ def told_in_metrics(spark: SparkSession) -> StreamingQueryListener:
     Raises:
         Unsupported: the session is one of Spark Connect, whose metrics are those of another process.
     """
-    try:
-        context = spark.sparkContext
-    except Exception as error:
-        raise Unsupported(
-            f"metrics of Spark are the driver's, not those of a session of Spark Connect "
-            f"({type(error).__name__}): run the program with spark-submit, or leave told_in_metrics out"
-        ) from None
+    instead = "run the program with spark-submit, or leave told_in_metrics out"
+    context = driver_context(spark, "metrics of Spark are the driver's", instead)
     listener = _Listener(_GAUGES.setdefault(context, _Gauges(context)))
     spark.streams.addListener(listener)
     return listener

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from streamlease.protocol.errors import Unsupported
+from streamlease.spark.setup.driver_context import driver_context
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,13 +41,8 @@ def told_in_ui(spark: SparkSession, write: Write) -> Callable[[DataFrame, int], 
     Raises:
         Unsupported: the session is one of Spark Connect, where jobs are run by another process.
     """
-    try:
-        context = spark.sparkContext
-    except Exception as error:
-        raise Unsupported(
-            f"what Spark's UI says of jobs is set by the driver, not by a session of Spark Connect "
-            f"({type(error).__name__}): run the program with spark-submit, or leave told_in_ui out"
-        ) from None
+    instead = "run the program with spark-submit, or leave told_in_ui out"
+    context = driver_context(spark, "descriptions of jobs in Spark's UI are the driver's", instead)
     missed: list[str] = []
 
     def told(batch: DataFrame, number: int) -> None:

