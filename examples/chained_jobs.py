@@ -7,10 +7,10 @@ topics ``late/CARRIER`` are a space with a schema of its own.
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from streamlease.agent import blocking
+from streamlease.examples.command_line import FOLDER, URL, start
 from streamlease.examples.local_spark import spark_session, stream
 
 if TYPE_CHECKING:
@@ -64,4 +64,4 @@ def run(spark: SparkSession, url: str, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    run(spark_session(), *sys.argv[1:3])
+    start(lambda url, folder: run(spark_session(), url, folder), URL, FOLDER)

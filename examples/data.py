@@ -6,13 +6,13 @@ topics ``flights/ORIGIN/DEST``.
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pyarrow as pa
 
 from streamlease.admin.demo.flights import event_time, load
 from streamlease.agent import blocking
+from streamlease.examples.command_line import URL, start
 
 SCHEMA = {
     "columns": [
@@ -47,4 +47,4 @@ def publish(url: str, count: int = 5000, streams: int = 4) -> None:
 
 
 if __name__ == "__main__":
-    publish(sys.argv[1])
+    start(publish, URL)

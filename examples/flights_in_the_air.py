@@ -18,6 +18,7 @@ from typing import NamedTuple
 import streamlease
 from streamlease.admin.demo.flights import event_time, load
 from streamlease.agent.client import Client
+from streamlease.examples.command_line import URL, Argument, start
 from streamlease.streams.collections.core.multiset import Item
 
 BEGIN = datetime(2013, 1, 1, tzinfo=UTC)
@@ -118,4 +119,5 @@ async def main(url: str, days: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], int(sys.argv[2])))
+    days = Argument("DAYS", "how many of 2013, such as 3", int)
+    start(lambda url, days: asyncio.run(main(url, days)), URL, days)

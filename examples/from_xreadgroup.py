@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import redis
 
 from streamlease.agent import blocking
+from streamlease.examples.command_line import FOLDER, URL, start
 from streamlease.examples.data import flights
 from streamlease.examples.local_spark import spark_session, stream
 
@@ -66,7 +67,12 @@ def run(spark: SparkSession, url: str, folder: str) -> None:
     query.awaitTermination()
 
 
+def main(url: str, folder: str) -> None:
+    """All three steps, and what the old service had before them."""
+    old_producer(url)
+    bring_in(url)
+    run(spark_session(), url, folder)
+
+
 if __name__ == "__main__":
-    old_producer(sys.argv[1])
-    bring_in(sys.argv[1])
-    run(spark_session(), *sys.argv[1:3])
+    start(main, URL, FOLDER)

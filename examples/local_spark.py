@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from streamlease.spark.environment import configure_environment, submitted_settings
+from streamlease.spark.environment import configure_environment, submitted_settings, without_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 def spark_session(cores: int = 2) -> SparkSession:
     """A local session; if the example is submitted, on the master that it is submitted with."""
     configure_environment()
+    without_connect()
     from pyspark.sql import SparkSession
 
     settings = {

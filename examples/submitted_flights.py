@@ -22,6 +22,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from streamlease.admin.demo import flight_query
+from streamlease.examples.command_line import FOLDER, URL, start
 
 STREAMS = 6
 SLICE = 100
@@ -200,7 +201,7 @@ def run(url: str, folder: str, count: int = 20_000) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "publish":
+    if sys.argv[1:2] == ["publish"]:
         publish(int(sys.argv[2]))
     else:
-        print(json.dumps(run(sys.argv[1], sys.argv[2]), indent=2))  # noqa: T201
+        start(lambda url, folder: print(json.dumps(run(url, folder), indent=2)), URL, FOLDER)  # noqa: T201

@@ -7,9 +7,9 @@ end. The typed columns ``origin`` and ``dep_delay`` are those of the space's sch
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
+from streamlease.examples.command_line import FOLDER, URL, start
 from streamlease.examples.local_spark import spark_session, stream
 
 if TYPE_CHECKING:
@@ -38,4 +38,4 @@ def run(spark: SparkSession, url: str, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    run(spark_session(), *sys.argv[1:3])
+    start(lambda url, folder: run(spark_session(), url, folder), URL, FOLDER)

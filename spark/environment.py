@@ -42,6 +42,16 @@ def configure_environment() -> JavaRuntime:
     return runtime
 
 
+def without_connect() -> None:
+    """Make a session that is built after this call one of the master that it names, in this process.
+
+    ``SPARK_REMOTE`` and ``SPARK_API_MODE`` make others of Spark Connect, which take no master.
+    """
+    for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
+        os.environ.pop(name, None)
+    os.environ["SPARK_API_MODE"] = "classic"
+
+
 def submitted_settings(settings: Mapping[str, str]) -> dict[str, Any]:
     """Settings of a session of a program that may be submitted.
 

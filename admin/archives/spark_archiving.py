@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from streamlease.protocol.errors import ArchiveUnavailable, InvalidOption, Unsupported
@@ -11,9 +10,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from streamlease.streams.archive.archiver import Archived
-
-CONNECTED = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
-"""What in the environment makes every session one of Spark Connect."""
 
 
 def archived_in_spark(master: str, url: str, space: str) -> Archived:
@@ -55,11 +51,8 @@ def archived_in_spark(master: str, url: str, space: str) -> Archived:
 def _session(master: str, name: str) -> SparkSession:
     from pyspark.sql import SparkSession
 
-    from streamlease.spark.environment import configure_environment
+    from streamlease.spark.environment import configure_environment, without_connect
 
     configure_environment()
-    for connects in CONNECTED:
-        os.environ.pop(connects, None)  # it would be another Spark than the one that is named
-    builder = SparkSession.builder.master(master).appName(name)
-    session: SparkSession = builder.config("spark.api.mode", "classic").getOrCreate()
-    return session
+    without_connect()
+    return SparkSession.builder.master(master).appName(name).getOrCreate()

@@ -14,7 +14,7 @@ from threading import Event
 from typing import Any
 
 from streamlease.admin.demo.flights import SPARK_SCHEMA
-from streamlease.spark.environment import configure_environment, submitted_settings
+from streamlease.spark.environment import configure_environment, submitted_settings, without_connect
 
 SUBSCRIPTION = "$shared/demo/flights/#"
 SLOTS = 2
@@ -38,6 +38,7 @@ SETTINGS = {
 def session(name: str) -> Any:
     """A small Spark session on this machine, or where the program was submitted to run."""
     configure_environment()
+    without_connect()
     from pyspark.sql import SparkSession
 
     spark = SparkSession.builder.appName(name).config(map=submitted_settings(SETTINGS)).getOrCreate()
