@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,3 +51,12 @@ def test_the_process_list_shows_no_password(tmp_path: Path, make_redis_server: M
     finally:
         finish(process)
     assert "geheim" not in command.log.read_text()
+
+
+def test_python_runs_the_command_by_the_name_of_the_package() -> None:
+    """Also anew, without the password among its words."""
+    command = [sys.executable, "-m", "streamlease", "status", "--redis", "redis://:geheim@127.0.0.1:1"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    (line,) = ran.stderr.splitlines()
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert line.startswith("error: Redis at 127.0.0.1:1 does not answer") and "geheim" not in line

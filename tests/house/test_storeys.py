@@ -63,6 +63,7 @@ STOREYS = [
     "gateway.http1",
     "gateway",
     "admin",
+    "__main__",
     "examples",
 ]
 """The rooms from the ground up: each may use those before it. What has no line belongs to its parent."""
