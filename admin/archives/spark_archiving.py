@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from streamlease.protocol.errors import ArchiveUnavailable, InvalidOption, Unsupported
@@ -53,6 +54,9 @@ def _session(master: str, name: str) -> SparkSession:
 
     from streamlease.spark.environment import configure_environment, without_connect
 
+    given = "PYSPARK_PYTHON" in os.environ
     configure_environment()
+    if not given and not master.startswith("local"):
+        del os.environ["PYSPARK_PYTHON"]  # workers elsewhere have a Python of their own
     without_connect()
     return SparkSession.builder.master(master).appName(name).getOrCreate()

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
 
 from streamlease.admin.archives import spark_archiving
 from streamlease.agent.client import Client
 from streamlease.protocol.errors import ArchiveUnavailable
 from streamlease.spark import archiving_job
+from streamlease.spark import environment as spark_environment
 from streamlease.streams.redis.connection import BlockingRedis
 from tests.admin.command import SCRIPT
 from tests.archive.helpers import all_of, in_table, publish, rows, space_of
@@ -85,3 +90,29 @@ def test_what_spark_could_not_write_is_told_in_a_line(
         "archive stands; look at what Spark says above, and try again"
     )
     assert session.stopped == 1
+
+
+@pytest.mark.parametrize(
+    ("master", "given", "used"),
+    [
+        ("local[2]", None, sys.executable),
+        ("local[2]", "/its/python", "/its/python"),
+        ("spark://h:7077", None, None),
+        ("spark://h:7077", "/its/python", "/its/python"),
+    ],
+)
+def test_workers_elsewhere_have_a_python_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, master: str, given: str | None, used: str | None
+) -> None:
+    def configure() -> None:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+    def starts(builder: Any) -> str | None:
+        return os.environ.get("PYSPARK_PYTHON")
+
+    with mock.patch.dict(os.environ, {} if given is None else {"PYSPARK_PYTHON": given}):
+        if given is None:
+            os.environ.pop("PYSPARK_PYTHON", None)
+        monkeypatch.setattr(spark_environment, "configure_environment", configure)
+        monkeypatch.setattr(SparkSession.Builder, "getOrCreate", starts)
+        assert spark_archiving._session(master, "a") == used
