@@ -199,6 +199,10 @@ class Steps:
             self.spark.sql(f"CREATE TABLE plain_{name} {columns} USING streamlease {given} {more}")
         said = f"WITH (redis='{self.redis}', subscribe='plain/#')"
         count = "SELECT count(topic), count(offset) FROM"
+        at = f"OPTIONS (redis '{self.redis}', subscribe 'inserted/#')"
+        self.spark.sql(f"CREATE TABLE inserted USING streamlease {at}")
+        rows = "SELECT 'inserted/sql', CAST(CAST(id AS STRING) AS BINARY) FROM range(5)"
+        self.spark.sql(f"INSERT INTO inserted WITH (redis='{self.redis}') (topic, payload) {rows}")
         return {
             "view": [*self.spark.sql(f"{count} plain_view").first()],
             "inferred": [*self.spark.sql(f"{count} plain_inferred {said}").first()],

@@ -102,6 +102,7 @@ async def test_rows_columns_refusals_and_repeated_batches(embedded_redis_url: st
         await client.create_space("plain", ["plain/#"], streams=3, shard_by="key")
         await client.create_space("lines", ["lines/#"], streams=3)
         await client.create_space("parts", ["parts/#"], streams=2)
+        await client.create_space("inserted", ["inserted/#"])
         await client.create_space("typed", ["typed/#"], streams=2, schema=TYPED)
     steps = {"redis": url, "folder": str(tmp_path), "steps": STEPS}
     told = run_program(HERE / "sink_program.py", tmp_path, steps)
@@ -110,6 +111,9 @@ async def test_rows_columns_refusals_and_repeated_batches(embedded_redis_url: st
     numbers = {f"parts/perWorker.{worker}": [*range(10 * worker, 10 * worker + 10)] for worker in range(3)}
     numbers["parts/merge"] = [*range(30)]  # one topic, in the order of the partitions
     assert {one: [n for topic, n in parts if topic == one] for one, _ in parts} == numbers
+
+    inserted = [(m.topic, m.payload) for m in await content(url, "inserted")]
+    assert sorted(inserted) == [("inserted/sql", b"%d" % number) for number in range(5)]
 
     plain = await content(url, "plain")
     assert sorted(m.payload for m in plain if m.topic == "plain/fixed") == [b"one", b"two"]
