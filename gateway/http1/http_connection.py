@@ -208,17 +208,15 @@ class HttpConnection(asyncio.Protocol):
 
     def _start(self, exchange: HttpExchange, scope: Scope) -> None:
         self._current = exchange
-        self._loop.create_task(self._run(exchange, scope))
+        self._server.tasks.add(self._loop.create_task(self._run(exchange, scope)))
 
     async def _run(self, exchange: HttpExchange, scope: Scope) -> None:
-        task = cast("asyncio.Task[None]", asyncio.current_task())
-        self._server.tasks.add(task)
         try:
             await self._app(scope, exchange.part, exchange.send)
         except Exception:
             _logger.exception("gateway: an answer failed")
         finally:
-            self._server.tasks.discard(task)
+            self._server.tasks.discard(cast("asyncio.Task[None]", asyncio.current_task()))
             if not exchange.complete:  # nobody can be told any more
                 self._transport.abort()
 
