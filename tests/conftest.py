@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 from tests.servers import ALL_KINDS, REAL_KINDS, Kind, RedisServer, ServerMissing, ServerPool
 
@@ -87,19 +88,35 @@ def make_redis_server(tmp_path: Path) -> Iterator[MakeServer]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
-    """With several workers (``-n 4 --dist loadfile``) only one of them runs tests that start Java."""
-    return OneJava(config, log) if config.getoption("dist") == "loadfile" else None
+    """With several workers (``-n 4 --dist loadfile``), what takes long is spread over the run."""
+    return Spread(config, log) if config.getoption("dist") == "loadfile" else None
 
 
-class OneJava(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
+class Spread(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
     """Each file goes to one worker; the files that start Java are one group, which goes to one worker.
 
-    Every worker is a process with servers, ports and temporary folders of its own.
+    Long files go to one worker at a time, for they want a processor of their own; the other workers run what
+    mostly waits meanwhile, and take a long file only where nothing else is left. Every worker is a process
+    with servers, ports and temporary folders of its own.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
         return "java" if starts_java(self.config.rootpath / file) else file
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        if any(self._has_long(other) for other in self.nodes if other is not node):
+            short = next((scope for scope in self.workqueue if not self._is_long(scope)), None)
+            if short is not None:
+                self.workqueue.move_to_end(short, last=False)
+        super()._assign_work_unit(node)
+
+    def _has_long(self, node: WorkerController) -> bool:
+        given = self.assigned_work[node].items()
+        return any(self._is_long(scope) and not all(tests.values()) for scope, tests in given)
+
+    def _is_long(self, scope: str) -> bool:
+        return scope != "java" and _takes_long(self.config.rootpath / scope)
 
 
 @functools.cache

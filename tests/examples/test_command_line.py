@@ -63,7 +63,7 @@ def test_what_spark_refuses_is_told_in_a_line_also_where_all_others_use_spark_co
     embedded_redis_url: str, tmp_path: Path
 ) -> None:
     remote = {"SPARK_REMOTE": "sc://127.0.0.1:1", "SPARK_API_MODE": "connect"}
-    given = environment(tmp_path, None) | remote
+    given = environment(None) | remote
     ran = run("windowed_delays", embedded_redis_url, str(tmp_path), **given)
     last = ran.stderr.splitlines()[-1]
     assert (ran.returncode, ran.stdout) == (1, "")

@@ -155,7 +155,7 @@ class Standalone:
         self._folder = folder
         self._started: list[subprocess.Popen[bytes]] = []
         self._environment = {
-            **environment(folder, None),
+            **environment(None),
             "JAVA_HOME": str(ensure_java().home),
             "SPARK_HOME": str(SPARK_CLASS.parent.parent),
             "SPARK_DAEMON_MEMORY": "128m",

@@ -47,11 +47,12 @@ def load(spark: SparkSession, options: dict[str, str]) -> DataFrame:
 
 
 def where(spark: SparkSession, step: dict[str, Any]) -> Any:
-    """Where the packages come from."""
+    """Where the packages come from, and PySpark in a process that runs tasks."""
     import pyspark_streamlease
     import streamlease
 
-    return {"streamlease": streamlease.__file__, "source": pyspark_streamlease.__file__}
+    tasks = spark.sparkContext.parallelize([0], 1).map(lambda _: __import__("pyspark").__file__).first()
+    return {"streamlease": streamlease.__file__, "source": pyspark_streamlease.__file__, "tasks": tasks}
 
 
 def refused(spark: SparkSession, step: dict[str, Any]) -> Any:

@@ -14,8 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pyspark
-
 from tests.spark.classes import java_options
 
 HERE = Path(__file__).resolve().parent
@@ -24,15 +22,8 @@ PATIENCE = 400.0
 """How long (s) a Spark program may take to do something, on a busy machine."""
 
 
-def environment(folder: Path, path: str | None) -> dict[str, str]:
-    """Environment of a program that runs in `folder`, with `path` as PYTHONPATH.
-
-    Spark's Python processes take PySpark out of a zip file, whose modules each of them compiles anew, unless
-    it is in the folder where they run: 0.4 s for each process.
-    """
-    link = folder / "pyspark"
-    if not link.is_symlink():
-        link.symlink_to(Path(pyspark.__file__).parent)
+def environment(path: str | None) -> dict[str, str]:
+    """Environment of a program of these tests, with `path` as PYTHONPATH."""
     paths = [str(ROOT / "src"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         **os.environ,
@@ -59,7 +50,7 @@ def run_program(
     """Run a program to its end; the lines of JSON that it printed."""
     ran = subprocess.run(
         [sys.executable, str(script), json.dumps(arguments)],
-        env=environment(folder, path),
+        env=environment(path),
         cwd=folder,
         capture_output=True,
         text=True,
@@ -80,7 +71,7 @@ class Program:
         with self.log.open("w") as out:
             self.process = subprocess.Popen(
                 [sys.executable, str(script), json.dumps(arguments)],
-                env=environment(folder, None),
+                env=environment(None),
                 cwd=folder,
                 stdin=self.stdin,
                 stdout=out,

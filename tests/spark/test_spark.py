@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pyspark
 import pytest
 
 from streamlease.agent.client import Client
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import leadership
 from streamlease.spark.setup.spark_metrics import UNKNOWN, gauges_of
+from streamlease.spark.setup.unpacking import PACKED, default_zip
 from streamlease.streams.redis.connection import connect
 from tests.spark.drivers import Driver, run
 from tests.spark.world import SUBSCRIPTION, World, wait_for
@@ -111,14 +113,32 @@ def make_wheel(folder: Path) -> Path:
     return target
 
 
+def make_spark_home(folder: Path) -> Path:
+    """A Spark as pip installs it, with PySpark in a zip file, out of which `run.py` makes a folder."""
+    lib = folder / "python" / "lib"
+    lib.mkdir(parents=True)
+    installed = Path(pyspark.__file__).parent
+    for there in (*installed.iterdir(), *(installed / "python" / "lib").glob("py4j*")):
+        if there.name != "python":
+            (lib if there.name.startswith("py4j") else folder).joinpath(there.name).symlink_to(there)
+    packed = default_zip()
+    if packed.is_dir():
+        packed = packed.with_name(packed.name + PACKED)
+    (lib / "pyspark.zip").symlink_to(packed)
+    return folder
+
+
 async def leader_of(url: str, subscription: str) -> leadership.LeaderRecord:
     async with connect(url) as redis:
         return await leadership.read(redis, SharedSubscription.parse(subscription).id)
 
 
 async def test_an_installed_wheel_is_found_and_gives_rows_columns_errors_and_progress(
-    embedded_redis_url: str, tmp_path: Path
+    embedded_redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    home = make_spark_home(tmp_path / "spark")
+    zip = home / "python/lib/pyspark.zip"
+    monkeypatch.setenv("SPARK_HOME", str(home))
     target = make_wheel(tmp_path)
     await publish_flights(embedded_redis_url)
     good = options(embedded_redis_url, "$shared/g/flights/+/LAX")
@@ -155,6 +175,7 @@ async def test_an_installed_wheel_is_found_and_gives_rows_columns_errors_and_pro
         path=target,
         settings={"spark.ui.enabled": "true", "spark.ui.port": "0"},
     )
+    assert Path(where.pop("tasks")).is_relative_to(zip) and zip.is_file()
     assert all(Path(file).is_relative_to(target) for file in where.values())
     assert any(
         "InvalidOption: option 'startingoffset' is unknown: did you mean 'startingOffsets'? the options are"
