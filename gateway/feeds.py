@@ -33,7 +33,7 @@ from streamlease.gateway.pages.page_taking import PageTaking
 from streamlease.protocol.errors import StoreUnavailable, StreamleaseError, UnknownSpace
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.seldom import Seldom
-from streamlease.streams.tasks import Supervisor
+from streamlease.streams.tasks import Supervisor, stop
 
 if TYPE_CHECKING:
     from streamlease.agent.client import Client
@@ -348,6 +348,7 @@ class Feeds:
             await asyncio.sleep(LOOK_SECONDS)
             self._forget_pages()
             now = asyncio.get_running_loop().time()
+            stopped: list[asyncio.Task[None]] = []
             for feed in [*self._feeds.values()]:
                 feed.look()
                 if feed.is_wanted:
@@ -355,7 +356,9 @@ class Feeds:
                 elif feed.idle_since is None:
                     feed.idle_since = now
                 elif now - feed.idle_since > LINGER_SECONDS:
-                    self._stop(feed)
+                    self._forget(feed)
+                    stopped.append(self._running.pop(feed.space))
+            await stop(stopped)
             try:
                 known = await self._client.spaces.recent()
             except StreamleaseError as error:
@@ -375,10 +378,6 @@ class Feeds:
     def _forget_pages(self) -> None:
         self._pages.clear()
         self._pages_bytes = 0
-
-    def _stop(self, feed: Feed) -> None:
-        self._forget(feed)
-        self._running.pop(feed.space).cancel()
 
     def _forget(self, feed: Feed) -> None:
         del self._feeds[feed.space]

@@ -49,9 +49,9 @@ def shown(text: str) -> str:
     return ascii(text if len(text) <= 80 else f"{text[:60]}...")
 
 
-def redis_url(given: Mapping[str, str]) -> str:
+def redis_url(given: Mapping[str, str], *, remedy: str = "") -> str:
     """Option ``redis``, else the environment's ``STREAMLEASE_REDIS_URL``, else the Redis of this machine that
-    ``streamlease redis start`` runs.
+    ``streamlease redis start`` runs; where there is none of them, `remedy` is told besides.
     """
     if url := given.get("redis") or os.environ.get("STREAMLEASE_REDIS_URL"):
         return local_server.with_login(url)
@@ -59,7 +59,7 @@ def redis_url(given: Mapping[str, str]) -> str:
     if own is None:
         raise InvalidOption(
             "option 'redis' is missing: give the URL of the Redis, such as redis://HOST:6379, "
-            "or set STREAMLEASE_REDIS_URL, or run 'streamlease redis start'"
+            f"or set STREAMLEASE_REDIS_URL, or run 'streamlease redis start'{remedy}"
         )
     return own.url
 

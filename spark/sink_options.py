@@ -35,6 +35,8 @@ NAMES = (
 _SPARK_S_OWN = ("checkpointlocation", "queryname")
 """Spark hands these to the writer of a stream."""
 
+_OF_A_TABLE = "; if a table has it, say it in the query too, INSERT INTO NAME WITH (redis='...') ..."
+
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
@@ -83,7 +85,7 @@ class SinkOptions:
         if partition not in ("merge", "perWorker"):
             raise InvalidOption(f"option 'partition' is {read.shown(partition)}: use 'merge' or 'perWorker'")
         return cls(
-            redis=read.redis_url(given),
+            redis=read.redis_url(given, remedy="" if stream else _OF_A_TABLE),
             topic=None if topic is None else check_topic(topic),
             space=given.get("space"),
             compression=codec,

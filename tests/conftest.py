@@ -17,7 +17,6 @@ from tests.servers import ALL_KINDS, REAL_KINDS, Kind, RedisServer, ServerMissin
 
 MakeServer = Callable[..., RedisServer]
 LONG_SUITES = ("cluster", "topology", "helm")
-LONG_MARKS = ("pytest.mark.thorough", "pytest.mark.cluster")
 OUTER_ROOMS = {
     "admin", "alerts", "archive", "bench", "demo", "deployment", "examples", "gateway", "http_client", "mqtt",
     "ui", "test_readme.py", "test_release.py", "test_run.py", "test_setting_up.py", "test_walk.py",
@@ -95,9 +94,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
 class Spread(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
     """Each file goes to one worker; the files that start Java are one group, which goes to one worker.
 
-    Long files go to one worker at a time, for they want a processor of their own; the other workers run what
-    mostly waits meanwhile, and take a long file only where nothing else is left. Every worker is a process
-    with servers, ports and temporary folders of its own.
+    Files that compute go to one worker at a time, for they want a processor of their own; the other workers
+    run what mostly waits meanwhile, and take one that computes only where nothing else is left. Every worker
+    is a process with servers, ports and temporary folders of its own.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -105,24 +104,30 @@ class Spread(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
         return "java" if starts_java(self.config.rootpath / file) else file
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        if any(self._has_long(other) for other in self.nodes if other is not node):
-            short = next((scope for scope in self.workqueue if not self._is_long(scope)), None)
-            if short is not None:
-                self.workqueue.move_to_end(short, last=False)
+        if any(self._computes(other) for other in self.nodes if other is not node):
+            waiting = next((scope for scope in self.workqueue if not self._is_of_those(scope)), None)
+            if waiting is not None:
+                self.workqueue.move_to_end(waiting, last=False)
         super()._assign_work_unit(node)
 
-    def _has_long(self, node: WorkerController) -> bool:
+    def _computes(self, node: WorkerController) -> bool:
         given = self.assigned_work[node].items()
-        return any(self._is_long(scope) and not all(tests.values()) for scope, tests in given)
+        return any(self._is_of_those(scope) and not all(tests.values()) for scope, tests in given)
 
-    def _is_long(self, scope: str) -> bool:
-        return scope != "java" and _takes_long(self.config.rootpath / scope)
+    def _is_of_those(self, scope: str) -> bool:
+        return scope != "java" and computes(self.config.rootpath / scope)
 
 
 @functools.cache
 def starts_java(file: Path) -> bool:
     """Whether a test of that file is marked ``spark``."""
     return file.is_file() and "pytest.mark.spark" in file.read_text()
+
+
+@functools.cache
+def computes(file: Path) -> bool:
+    """Whether a test of that file is marked ``thorough``."""
+    return file.is_file() and "pytest.mark.thorough" in file.read_text()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -153,12 +158,14 @@ def _turn(item: pytest.Item) -> int:
     """When the file of a test comes; within a file the order stays."""
     if starts_java(item.path):
         return 0
-    return 1 if _takes_long(item.path) else 2
+    if computes(item.path):
+        return 1
+    return 2 if _takes_long(item.path) else 3
 
 
 @functools.cache
 def _takes_long(file: Path) -> bool:
-    return file.parent.name in LONG_SUITES or any(mark in file.read_text() for mark in LONG_MARKS)
+    return file.parent.name in LONG_SUITES or "pytest.mark.cluster" in file.read_text()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -90,7 +90,7 @@ def test_it(): record("other")
 """
 
 
-FIRST_LONG = """
+FIRST = """
 import time, pathlib, pytest
 from recording import record
 
@@ -103,7 +103,7 @@ def test_it(number):
         time.sleep(0.01)
     record(f"first-{number}")
 """
-SECOND_LONG = """
+SECOND = """
 import pathlib, pytest
 from recording import record
 
@@ -138,9 +138,9 @@ def run_by_two_workers(directory: Path) -> str:
 
 
 @pytest.mark.slow
-def test_long_files_take_one_worker_while_there_are_others(tmp_path: Path) -> None:
-    (tmp_path / "test_a.py").write_text(FIRST_LONG)
-    (tmp_path / "test_b.py").write_text(SECOND_LONG)
+def test_files_that_compute_take_one_worker_while_there_are_others(tmp_path: Path) -> None:
+    (tmp_path / "test_a.py").write_text(FIRST)
+    (tmp_path / "test_b.py").write_text(SECOND)
     for name in "cd":
         (tmp_path / f"test_{name}.py").write_text(SHORT.format(name=name))
     said = run_by_two_workers(tmp_path)

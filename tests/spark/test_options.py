@@ -25,6 +25,7 @@ from streamlease.spark.core.limits import Limits
 from streamlease.spark.options import NAMES, SourceOptions
 from streamlease.spark.reading.batch_read import BatchOptions
 from streamlease.spark.schema import BATCH_NAMES, stream_columns
+from streamlease.spark.sink_options import SinkOptions
 from streamlease.spark.source import NO_LIMIT, StreamleaseSource, StreamReader
 from tests.spark.refusals import one_line
 
@@ -219,6 +220,9 @@ def test_a_bad_value_over_two_lines_is_refused_in_one(name: str) -> None:
 def test_the_redis_comes_from_the_environment_if_no_option_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidOption, match="option 'redis' is missing") as refused:
         SourceOptions.parse({"subscribe": GOOD["subscribe"]})
+    one_line(refused.value)
+    with pytest.raises(InvalidOption, match=r"if a table has it.*INSERT INTO NAME WITH ") as refused:
+        SinkOptions.parse({"topic": "a"}, stream=False)
     one_line(refused.value)
     monkeypatch.setenv("STREAMLEASE_REDIS_URL", "redis://elsewhere:2")
     assert SourceOptions.parse({"subscribe": GOOD["subscribe"]}).redis == "redis://elsewhere:2"
