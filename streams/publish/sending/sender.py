@@ -19,7 +19,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 import pyarrow as pa
-from tenacity import AsyncRetrying, RetryCallState, retry_if_result, stop_after_delay, wait_random_exponential
+from tenacity import AsyncRetrying, RetryCallState, retry_if_result, wait_random_exponential
 
 from streamlease.protocol.errors import (
     Indefinite,
@@ -190,7 +190,7 @@ class Sender:
         if await self._attempt(deadline):
             retrying = AsyncRetrying(
                 wait=wait_random_exponential(multiplier=FIRST_WAIT, max=LONGEST_WAIT),
-                stop=stop_after_delay(max(0.0, deadline - self._loop.time())),
+                stop=lambda _: self._loop.time() >= deadline,
                 retry=retry_if_result(bool),
                 retry_error_callback=_give_up,
             )

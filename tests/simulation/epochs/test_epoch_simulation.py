@@ -8,7 +8,9 @@ import secrets
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -106,6 +108,14 @@ def test_what_other_threads_draw_changes_no_run() -> None:
         over.set()
         thread.join()
     assert drawn > 1000
+
+
+def test_a_machine_that_stands_still_changes_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of a run is its own: whatever looks at the clock of the machine sees a leap each time."""
+    steady, clock, looks = run(2).kernel.digest(), time.monotonic, count(1)
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + next(looks))
+    assert run(2).kernel.digest() == steady
+    assert next(looks) > 10
 
 
 @pytest.mark.timeout(300)
