@@ -117,14 +117,14 @@ def make_spark_home(folder: Path) -> Path:
     """A Spark as pip installs it, with PySpark in a zip file, out of which `run.py` makes a folder."""
     lib = folder / "python" / "lib"
     lib.mkdir(parents=True)
-    installed = Path(pyspark.__file__).parent
-    for there in (*installed.iterdir(), *(installed / "python" / "lib").glob("py4j*")):
+    for there in Path(pyspark.__file__).parent.iterdir():
         if there.name != "python":
-            (lib if there.name.startswith("py4j") else folder).joinpath(there.name).symlink_to(there)
-    packed = default_zip()
-    if packed.is_dir():
-        packed = packed.with_name(packed.name + PACKED)
-    (lib / "pyspark.zip").symlink_to(packed)
+            (folder / there.name).symlink_to(there)
+    zip = default_zip()
+    packed = zip.with_name(zip.name + PACKED)
+    (lib / zip.name).symlink_to(packed if packed.is_file() else zip)
+    for there in zip.parent.glob("py4j*"):
+        (lib / there.name).symlink_to(there)
     return folder
 
 
