@@ -75,6 +75,32 @@ def follows_what_needs_attention_to_the_dead_letters(browser: webdriver.Chrome, 
     assert count(browser, "#letters [data-act=replay]") == 0, "it was replayed"
 
 
+HELD_BACK = """
+    window.heldBack = true;
+    window.addEventListener("hashchange", (event) => {
+      if (window.heldBack) event.stopImmediatePropagation();
+    });
+"""
+
+
+def test_a_page_is_drawn_when_it_is_followed_not_when_its_address_is_there(
+    command: Command, browser: webdriver.Chrome, token_file: Path
+) -> None:
+    """The browser tells of another address a moment later; what comes in between is of the page before."""
+    command.ok("space", "create", "lanes", "--topics", "lanes/#")
+    with serving(command, "--token-file", str(token_file)) as site:
+        script = browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": HELD_BACK})
+        browser.get(f"{site.url}/#/space/lanes")
+        browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
+        sees(browser, "#space", "lanes")
+        looks = browser.execute_script("location.hash = '#/'; return window.streamlease.looks")
+        until(lambda: browser.execute_script("return window.streamlease.looks") >= looks + 2, PATIENCE)
+        sees(browser, "#space", "lanes")
+        browser.execute_script("window.heldBack = false; dispatchEvent(new HashChangeEvent('hashchange'))")
+        sees(browser, "#attention", "every group is led")
+        assert count(browser, "#space") == 0
+
+
 def test_the_diffs_of_a_collection_are_given_and_shown(
     command: Command, browser: webdriver.Chrome, token_file: Path
 ) -> None:

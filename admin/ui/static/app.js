@@ -46,19 +46,17 @@ function Head({ page, query }) {
 }
 
 const root = document.querySelector("#app");
-let due = false;
+let arrived = null;
 function draw() {
-  due = false;
-  render(html`<${App} />`, root);
-}
-export function redraw() {
-  if (!due) { due = true; window.requestAnimationFrame(draw); }
+  // The address changes before the browser says so: until then, what is followed is of the page before.
+  if (location.hash === arrived) render(html`<${App} />`, root);
 }
 
 root.replaceChildren();
 onChange(draw);
 let here = null;
 function arrive() {
+  arrived = location.hash;
   const { page, arg } = place();
   const name = `${page} ${arg}`;
   document.title = arg ? `${arg} · Streamlease` : "Streamlease";
