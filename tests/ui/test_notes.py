@@ -101,6 +101,24 @@ def test_a_page_is_drawn_when_it_is_followed_not_when_its_address_is_there(
         assert count(browser, "#space") == 0
 
 
+def test_a_defect_of_one_page_is_told_and_stops_no_other(
+    command: Command, browser: webdriver.Chrome, token_file: Path
+) -> None:
+    command.ok("space", "create", "lanes", "--topics", "lanes/#")
+    with serving(command, "--token-file", str(token_file)) as site:
+        browser.get(f"{site.url}/#/")
+        sees(browser, "#attention", "every group is led")
+        browser.execute_script("window.streamlease.store.overview.hosts = undefined")
+        sees(browser, "#home [role=alert]", "This page could not be drawn (TypeError: ", "load it again.")
+        said = browser.get_log("browser")
+        assert [entry["source"] for entry in said] == ["javascript"], "its author finds it, too"
+        browser.get(f"{site.url}/#/spaces")
+        sees(browser, "#spaces", "lanes")
+        browser.get(f"{site.url}/#/")
+        sees(browser, "#attention", "every group is led")
+        assert count(browser, "[role=alert]") == 0
+
+
 def test_the_diffs_of_a_collection_are_given_and_shown(
     command: Command, browser: webdriver.Chrome, token_file: Path
 ) -> None:

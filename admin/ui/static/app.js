@@ -1,6 +1,6 @@
 // The console: which page is shown, its head, and the loop that draws it when something is new.
 
-import { html, place, render, to } from "./lib.js";
+import { html, place, render, to, useErrorBoundary } from "./lib.js";
 import { follow, onChange, ready, session, store, trouble } from "./live.js";
 import { ActDialog, Login, logout } from "./acts.js";
 import { Problems, useInView } from "./parts.js";
@@ -16,7 +16,6 @@ const NAV = [["home", "Home"], ["groups", "Groups", "group"], ["spaces", "Spaces
 function App() {
   const { page, arg, query } = place();
   const shown = PAGES[page] === undefined ? "home" : page;
-  const Page = PAGES[shown];
   if (store.session !== null && store.session.role === null) {
     return html`<${Head} page="" /><main>${store.session.login ? html`<${Login} />` : html`<p class="problem" role="alert">The proxy does not say who you are.</p>`}</main>`;
   }
@@ -24,9 +23,15 @@ function App() {
     <${Head} page=${shown} query=${query} />
     <${Problems} />
     <main id="main" tabindex="-1"><section id=${shown} key=${`${shown} ${arg} ${query.server ?? ""}`}>
-      ${store.overview?.redis === undefined || !ready() ? html`<p class="more" role="status">${trouble() ?? "reading…"}</p>` : html`<${Page} arg=${arg} query=${query} />`}
+      ${store.overview?.redis === undefined || !ready() ? html`<p class="more" role="status">${trouble() ?? "reading…"}</p>` : html`<${Bounded} page=${PAGES[shown]} arg=${arg} query=${query} />`}
     </section></main>
     <${ActDialog} />`;
+}
+
+// A defect of one page is told there; its head and the other pages go on.
+function Bounded({ page: Page, arg, query }) {
+  const [failed] = useErrorBoundary((error) => window.reportError(error));
+  return failed ? html`<p class="problem" role="alert">This page could not be drawn (${String(failed)}): load it again.</p>` : html`<${Page} arg=${arg} query=${query} />`;
 }
 
 function Head({ page, query }) {

@@ -4,7 +4,7 @@ import { h } from "preact";
 import htm from "htm";
 
 export { Fragment, render } from "preact";
-export { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+export { useEffect, useErrorBoundary, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 export const html = htm.bind(h);
 
 // ------------------------------------------------------------ numbers and times
