@@ -109,13 +109,12 @@ class Client:
 
     async def _disconnect(self) -> None:
         self._own.close()
-        for name in self.__dict__.keys() & {"_feeds", "_services", "tails"}:
-            await self.__dict__.pop(name).close()
-        if self._agent is not None:
-            await self._agent.close()
-            self._agent = None
-        await self.shown.close()
-        await self.redis.aclose()
+        agent, self._agent = self._agent, None
+        made = [self.__dict__.pop(name) for name in self.__dict__.keys() & {"_feeds", "_services", "tails"}]
+        async with AsyncExitStack() as left:  # all of it, also where one is cancelled
+            left.push_async_callback(self.redis.aclose)
+            for part in (self.shown, *([agent] if agent is not None else []), *made):
+                left.push_async_callback(part.close)
 
     async def agent(self) -> Agent:
         """The agent of this client, started at its first use, and anew when it ended by a defect."""

@@ -151,7 +151,11 @@ class LeaderHost:
             self._single,
         )
         self._chores = Chores(
-            redis, self.id, config.retention_interval, spaces if config.registered else None
+            redis,
+            self.id,
+            config.retention_interval,
+            spaces if config.registered else None,
+            registered=config.registered,
         )
         self._exporter = Exporter(redis, self.id, now_ms)
         self._since = 0

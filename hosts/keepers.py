@@ -159,6 +159,17 @@ class Keepers:
         for error in failed.values():
             raise error
 
+    async def leave(self) -> None:
+        """End all keepers for now, and let other hosts have them at once; the next round begins anew.
+
+        Raises:
+            StoreUnavailable, StoreRefused, Indefinite: try again.
+        """
+        for name, kept in [*self._kept.items()]:
+            await self._stop(kept)
+            await kept.claim.give_up()
+            self._kept.pop(name, None)
+
     async def close(self) -> None:
         """End all keepers, and let other hosts have them at once.
 

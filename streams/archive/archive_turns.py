@@ -31,6 +31,9 @@ WAIT_SECONDS = 600.0
 
 LOOK_SECONDS = 0.2
 
+PATIENCE_SECONDS = 2.0
+"""Whoever waits for longer is told what for."""
+
 _TURN = load_script("streamlease.streams.archive", "turn")
 
 
@@ -55,15 +58,20 @@ async def give_up(redis: Redis, space: str, whose: str) -> None:
 
 @contextmanager
 def turn(redis: BlockingRedis, space: str) -> Generator[None]:
-    """Wait for a turn, have it, and give it up.
+    """Wait for a turn, have it, and give it up. A wait that is not short is logged.
 
     Raises:
         ArchiveUnavailable: others have it all the time.
         StoreUnavailable, StoreRefused, Indefinite.
     """
-    whose, until = random_token(), time.monotonic() + WAIT_SECONDS
+    whose, since, told = random_token(), time.monotonic(), False
     while not run_blocking(take(redis, space, whose)):
-        if time.monotonic() >= until:
+        waited = time.monotonic() - since
+        if waited >= PATIENCE_SECONDS and not told:
+            told = True
+            most = f"for {WAIT_SECONDS:.0f} s at most"
+            log.warning("archive of space %s: others are at work there; waiting %s", space, most)
+        if waited >= WAIT_SECONDS:
             raise ArchiveUnavailable(
                 f"the archive of space {space} has been at work for {WAIT_SECONDS:.0f} s: wait until what "
                 f"archives it now is done, and repeat this"

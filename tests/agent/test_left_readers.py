@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from streamlease.agent.client import Client, connect
+from streamlease.agent.membership.agent import Agent
 from streamlease.protocol.errors import InvalidOption
 from tests.agent.helpers import SECONDS, until
 
@@ -77,3 +78,33 @@ async def test_who_waits_when_the_client_is_closed_waits_no_more(redis_url: str,
             with pytest.raises(StopAsyncIteration if kind != "catalog" else InvalidOption):
                 await anext(reader)
         await opened.__aexit__(None, None, None)
+
+
+async def test_a_close_that_is_cancelled_closes_the_connections(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await connect(redis_url).__aenter__()
+    await client.agent()
+    begun, closed = asyncio.Event(), asyncio.Event()
+    close_agent, close_redis = Agent.close, client.redis.aclose
+
+    async def slow(self: Agent) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await close_agent(self)
+
+    async def seen() -> None:
+        await close_redis()
+        closed.set()
+
+    monkeypatch.setattr(Agent, "close", slow)
+    monkeypatch.setattr(client.redis, "aclose", seen)
+    closing = asyncio.create_task(client.close())
+    async with asyncio.timeout(SECONDS):
+        await begun.wait()
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+    assert closed.is_set()

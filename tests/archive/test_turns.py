@@ -96,13 +96,18 @@ async def test_what_fits_is_what_lies_behind_the_table(
 
 
 async def test_a_job_and_a_host_take_turns(
-    client: Client, blocking: BlockingRedis, uri: str, monkeypatch: pytest.MonkeyPatch
+    client: Client,
+    blocking: BlockingRedis,
+    uri: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     space = await space_of(client, uri)
     await publish(client, 0, 100)
     clock = Clock()
     host = ArchiveUpkeep(client.redis, "host-a", clock)
     await host.round()
+    monkeypatch.setattr(archive_turns, "PATIENCE_SECONDS", 0.1)
     clock.now += int(archiving.WAIT_SECONDS * 1000)
     begun, on = threading.Event(), threading.Event()
 
@@ -116,6 +121,8 @@ async def test_a_job_and_a_host_take_turns(
     monkeypatch.setattr(archive_turns, "TURN_SECONDS", 8.0)
     job = asyncio.create_task(asyncio.to_thread(run_in_pieces, archiver(blocking, space), slow))
     assert await asyncio.to_thread(begun.wait, 60), "the turn of the dead one ends"
+    told = "archive of space flights: others are at work there; waiting for 600 s at most"
+    assert caplog.messages.count(told) == 1
     left = archive_turns.TURN_SECONDS * 1000
     while True:  # until it lasts for longer than it was taken for
         (now,) = await ask(client.redis, [("PTTL", archive_turn("flights"))])

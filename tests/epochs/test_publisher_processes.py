@@ -155,7 +155,7 @@ async def test_a_publisher_that_stays_away_is_given_up(client: Client) -> None:
 @pytest.mark.slow
 async def test_a_publisher_that_was_stopped_for_too_long_is_fenced(client: Client) -> None:
     await client.spaces.delete("clicks")
-    await client.create_space("clicks", ["clicks/#"], streams=3, epochs=1, epochs_timeout=1)
+    await client.create_space("clicks", ["clicks/#"], streams=3, epochs=1, epochs_timeout=3)
     async with publishing(client, "p", 100_000) as process:
         await said(process, "end 2")
         process.send_signal(signal.SIGSTOP)

@@ -186,8 +186,15 @@ def test_the_environment_of_a_program_has_nothing_of_the_executors_own(executors
             import os, sys
             from pathlib import Path
             seen, pid = [], os.getpid()
+
+            def told(pid, one):
+                try:
+                    return Path(f"/proc/{pid}/{one}").read_text()
+                except PermissionError:
+                    return ""  # nobody but root sees that of an executor
+
             while "streamlease.admin" not in "".join(seen[-1:]):
-                seen.append("".join(Path(f"/proc/{pid}/{one}").read_text() for one in ("environ", "cmdline")))
+                seen.append(told(pid, "environ") + told(pid, "cmdline"))
                 pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
             found = sys.argv[1][::-1] in "".join(seen)
             print(len(seen), found, os.environ["WANTED"], "SECRET_THING" in os.environ)
