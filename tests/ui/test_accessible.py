@@ -178,7 +178,7 @@ def pictures_by_keyboard(browser: webdriver.Chrome, url: str) -> None:
     assert text_of(browser, "#pointed") == "", "it is told of one picture at a time"
     browser.get(f"{url}/#/{HALTED}?tab=heat")
     sees(browser, "#heat", "worst first")
-    until(lambda: count(browser, "#heat canvas") == 1, PATIENCE)
+    until(lambda: count(browser, "#heat canvas:not(.unknown)") == 1, PATIENCE)
     heat = element(browser, "#heat canvas")
     heat.send_keys(Keys.ARROW_DOWN, Keys.END)
     sees(browser, "#heat output", "flights.0.", " at ")

@@ -13,6 +13,9 @@ from tests.ui.browsing import PATIENCE, click, count, element, fill, sees, text_
 from tests.ui.conftest import TOKEN, serving
 from tests.ui.stage import STOPPED, staged
 
+HEAT = "#heat canvas:not(.unknown)"
+"""The picture; on a busy machine a lag may be unknown for a while, whose hatching stands below it, too."""
+
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 
 
@@ -37,18 +40,18 @@ def sees_that_the_heat_map_is_not_of_now(browser: webdriver.Chrome, url: str) ->
     browser.execute_cdp_cmd("Network.enable", {})
     try:
         browser.get(f"{url}/#/group/{quote(STOPPED, safe='')}?tab=heat")
-        until(lambda: count(browser, "#heat canvas") == 1, PATIENCE)
+        until(lambda: count(browser, HEAT) == 1, PATIENCE)
         browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*/api/heat*"]})
         sees(browser, "#group .problem", "Not as it is now: ")
-        assert count(browser, "#heat canvas") == 1, "what is known stays"
+        assert count(browser, HEAT) == 1, "what is known stays"
         browser.refresh()
         sees(browser, "#group .problem")
         assert "Not as it is now" not in text_of(browser, "#group .problem"), "nothing is shown"
-        assert count(browser, "#heat canvas") == 0
+        assert count(browser, HEAT) == 0
     finally:
         browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})
         browser.execute_cdp_cmd("Network.disable", {})
-    until(lambda: count(browser, "#heat canvas") == 1, PATIENCE)
+    until(lambda: count(browser, HEAT) == 1, PATIENCE)
     assert count(browser, "#group .problem") == 0
 
 
@@ -63,7 +66,10 @@ def follows_what_needs_attention_to_the_dead_letters(browser: webdriver.Chrome, 
             click(browser, "#attention + button")
         return "1 message failed too often, and nobody replayed it" in text_of(browser, "#attention")
 
-    until(is_shown, PATIENCE)
+    try:
+        until(is_shown, PATIENCE)
+    except AssertionError:
+        raise AssertionError(f"no message failed too often: {text_of(browser, 'body')}") from None
     click(browser, "#attention [data-act=replay]")
     sees(browser, "#act", STOPPED)
     fill(browser, "#act [name=token]", TOKEN)
