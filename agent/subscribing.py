@@ -86,7 +86,7 @@ class Subscribing:
         Raises:
             InvalidTopic, InvalidOption: an argument is not acceptable.
         """
-        if subscription.partition("/")[0] not in SHARED_PREFIXES:
+        if not isinstance(subscription, str) or subscription.partition("/")[0] not in SHARED_PREFIXES:
             raise InvalidTopic(
                 f"{ascii(subscription)[:80]} names no group: share it as '$shared/GROUP/FILTER', "
                 f"or read all of it without a group by client.listen(FILTER) or client.history(FILTER)"

@@ -60,8 +60,8 @@ class CatalogFeeds:
             TopicNotFound: nobody publishes to it, or came to within `wait` seconds.
         """
         check_topic(topic)
-        if not 0 <= wait <= LONGEST_WAIT:
-            raise InvalidOption(f"wait is {wait}: give seconds, 0 or more")
+        if not isinstance(wait, int | float) or not 0 <= wait <= LONGEST_WAIT:
+            raise InvalidOption(f"wait is {ascii(wait)[:80]}: give seconds, 0 or more")
         async with self.catalog("publications") as publications:
             for one in publications.items:
                 if isinstance(one, PublicationItem) and one.topic == topic:

@@ -45,6 +45,7 @@ from streamlease.protocol.errors import (
     UnknownSpace,
 )
 from streamlease.protocol.ids import StreamId
+from streamlease.protocol.quantities import parse_count
 from streamlease.protocol.seldom import Seldom
 from streamlease.registry.starts import Start, check_start
 from streamlease.streams.entries.schemas import Schema, SchemaLike
@@ -106,8 +107,7 @@ class PlainSubscription:
         self._selection = selection
         self._keep_offsets = keep_offsets
         check_start(start)
-        if max_batch < 1:
-            raise InvalidOption(f"max_batch is {max_batch}: it must be at least 1")
+        parse_count("max_batch", max_batch)
         self._redis = redis
         self._seldom = Seldom(log)
         self._spaces = spaces

@@ -43,8 +43,8 @@ def check_positive(**options: float) -> None:
         InvalidOption: one is not.
     """
     for name, value in options.items():
-        if not value > 0:  # nor is what is no number
-            raise InvalidOption(f"{name} is {value}: it must be above 0")
+        if not _is_number(value) or not value > 0:  # as what is not a number (NaN) is not, either
+            raise InvalidOption(f"{name} is {_shown(value)}: it must be above 0")
 
 
 def check_batching(linger_ms: float, max_batch_bytes: int, compression: str) -> None:
@@ -53,12 +53,20 @@ def check_batching(linger_ms: float, max_batch_bytes: int, compression: str) -> 
     Raises:
         InvalidOption: a value is out of range.
     """
-    if not 0 <= linger_ms <= MAX_LINGER_MS:
-        raise InvalidOption(f"linger_ms is {linger_ms}: give 0 to {MAX_LINGER_MS} milliseconds")
+    if not _is_number(linger_ms) or not 0 <= linger_ms <= MAX_LINGER_MS:
+        raise InvalidOption(f"linger_ms is {_shown(linger_ms)}: give 0 to {MAX_LINGER_MS} milliseconds")
     if not 1 <= max_batch_bytes <= MAX_BATCH_BYTES:
         raise InvalidOption(f"max_batch_bytes is {max_batch_bytes}: give 1 to {MAX_BATCH_BYTES}")
     if compression not in CODECS:
         raise InvalidOption(f"compression {ascii(compression)[:40]} is unknown: use {', '.join(CODECS)}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _shown(value: object) -> str:
+    return ascii(value)[:80]
 
 
 def typed_values(space: Space, payload: Payload) -> Values:

@@ -72,9 +72,12 @@ def redis_url(url: str | None = None) -> str:
     that names that Redis without a login gets its password (``local_server``).
 
     Raises:
-        InvalidOption: `url` is empty, as where a variable is not set, and could be any Redis; or it has
-            characters that are no text, and is not shown, for it may hold a password.
+        InvalidOption: `url` is no string; or empty, as where a variable is not set, and could be any Redis;
+            or it has characters that are no text, and is not shown, for it may hold a password.
     """
+    if url is not None and not isinstance(url, str):
+        kind = type(url).__name__
+        raise InvalidOption(f"the URL of Redis is a {kind}: give a string such as {DEFAULT_URL}")
     if url is not None and not url.strip():
         raise InvalidOption(
             f"the URL of Redis is empty: give one, such as {DEFAULT_URL}, or leave it out for the default"

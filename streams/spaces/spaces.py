@@ -44,6 +44,7 @@ from streamlease.streams.spaces.definitions import (
 from streamlease.streams.spaces.epoch_settings import TIMEOUT_MS, EpochSettings, check_not_merged
 from streamlease.streams.spaces.known import Known
 from streamlease.streams.spaces.retention import Retention
+from streamlease.streams.spaces.space_options import check_kinds
 from streamlease.streams.spaces.table import ATTEMPTS, DefinitionTable, too_busy
 
 __all__ = ["MAX_STREAMS", "Generation", "Known", "ShardBy", "Space", "SpaceStore", "Spaces", "streams_of"]
@@ -123,6 +124,7 @@ class SpaceStore:
         if any(map(is_of_catalog, filters)):
             raise InvalidOption(f"topics below {CATALOG_TOPICS} are of the catalog: give the space others")
         check_streams(name, streams)
+        check_kinds(name, retention, archive)
         if shard_by not in ("topic", "key"):
             raise InvalidOption(f"shard_by {shard_by!r} is unknown: use 'topic' or 'key'")
         if shard_hash not in (None, "blake2b", "sha256"):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from typing import Any
 
 import pytest
 
-from streamlease.protocol.errors import InvalidInput, SpaceConflict, UnknownSpace, Unsupported
+from streamlease.protocol.errors import InvalidInput, InvalidOption, SpaceConflict, UnknownSpace, Unsupported
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.log.keys import SPACE_DEFINITIONS
 from streamlease.streams.log.log import AsyncLog
@@ -69,6 +70,22 @@ async def test_topics_belong_to_one_space(spaces: SpaceStore) -> None:
 async def test_nonsense_is_refused(spaces: SpaceStore, name: str, topics: list[str], streams: int) -> None:
     with pytest.raises(InvalidInput):
         await spaces.create(name, topics, streams=streams)
+    assert await spaces.list() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"retention": "7d"}, "retention is '7d': give Retention of streamlease.streams.spaces.retention,"),
+        ({"archive": "/data/a"}, "archive is '/data/a': give ArchiveSettings of streamlease.streams.spaces"),
+        ({"retention": {"messages": 2}}, "space alter flights --retention ..."),
+    ],
+)
+async def test_settings_by_the_words_of_the_command_line_are_refused(
+    spaces: SpaceStore, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InvalidOption, match=re.escape(said)):
+        await spaces.create("flights", ["flights/#"], **options)
     assert await spaces.list() == []
 
 
