@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from numbers import Real
 from typing import Any
 
 import pyarrow as pa
@@ -62,7 +63,7 @@ def check_batching(linger_ms: float, max_batch_bytes: int, compression: str) -> 
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _shown(value: object) -> str:
