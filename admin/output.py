@@ -10,9 +10,11 @@ from __future__ import annotations
 import codecs
 import io
 import json
+import logging
 import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -65,6 +67,22 @@ def note(text: str) -> None:
     """One line that is no result."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
+
+
+class _Notes(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        note(record.getMessage())
+
+
+@contextmanager
+def noting(part: str) -> Iterator[None]:
+    """Meanwhile, what the logger `part` warns of is noted: commands do not show logs."""
+    logger, notes = logging.getLogger(part), _Notes(logging.WARNING)
+    logger.addHandler(notes)
+    try:
+        yield
+    finally:
+        logger.removeHandler(notes)
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[Any]], empty: str) -> None:

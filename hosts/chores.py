@@ -36,7 +36,6 @@ log = logging.getLogger(__name__)
 AGAIN_SECONDS = 0.2
 """How soon a round is done again that failed: what it was told of is not told again."""
 
-
 HOSTS_SECONDS = 2.0
 """How often the host of a client looks whether leader hosts are there."""
 

@@ -168,7 +168,7 @@ class Keepers:
         for name, kept in [*self._kept.items()]:
             await self._stop(kept)
             await kept.claim.give_up()
-            self._kept.pop(name, None)
+            del self._kept[name]
 
     async def close(self) -> None:
         """End all keepers, and let other hosts have them at once.

@@ -18,7 +18,7 @@ from streamlease.admin.archives.archive_rows import (
 )
 from streamlease.admin.common_options import AsJson, RedisUrl, chosen_url
 from streamlease.admin.completing import SpaceName
-from streamlease.admin.output import document, line, table
+from streamlease.admin.output import document, line, noting, table
 from streamlease.admin.running import with_client
 from streamlease.protocol.errors import InvalidInput
 from streamlease.protocol.quantities import format_size
@@ -203,6 +203,7 @@ def _with_archive(
     import asyncio
     from contextlib import closing
 
+    from streamlease.streams.archive import archive_turns
     from streamlease.streams.redis.urls import blocking_twin
 
     async def main(client: Client) -> T:
@@ -212,7 +213,7 @@ def _with_archive(
             raise InvalidInput(
                 f"space {name} has no archive: give it one: streamlease space alter {name} --archive URI"
             )
-        with closing(blocking_twin(client.redis)) as blocking:
+        with closing(blocking_twin(client.redis)) as blocking, noting(archive_turns.__name__):
             done = await asyncio.to_thread(work, blocking, space, settings)
         if trim:
             await _trim(client)

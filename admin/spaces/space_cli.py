@@ -12,7 +12,7 @@ from streamlease.admin.archives.archive_options import Archive, ArchiveCatalog, 
 from streamlease.admin.common_options import AsJson, RedisUrl
 from streamlease.admin.completing import SpaceName
 from streamlease.admin.facts.fact_tables import LISTED_SPACES
-from streamlease.admin.output import document, line, note, printable, table
+from streamlease.admin.output import document, line, note, noting, printable, table
 from streamlease.admin.running import with_client
 from streamlease.admin.spaces import schema_option, space_alter, space_view
 from streamlease.admin.spaces.compaction_option import CompactAfter, parse_compact_after
@@ -216,8 +216,9 @@ async def _delete(client: Client, name: str, *, with_archive: bool) -> None:
     import asyncio
     from contextlib import closing
 
+    from streamlease.streams.archive import archive_turns
     from streamlease.streams.archive.removal import delete_with_archive
     from streamlease.streams.redis.urls import blocking_twin
 
-    with closing(blocking_twin(client.redis)) as blocking:
+    with closing(blocking_twin(client.redis)) as blocking, noting(archive_turns.__name__):
         await asyncio.to_thread(delete_with_archive, blocking, name)

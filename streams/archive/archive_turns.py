@@ -69,8 +69,8 @@ def turn(redis: BlockingRedis, space: str) -> Generator[None]:
         waited = time.monotonic() - since
         if waited >= PATIENCE_SECONDS and not told:
             told = True
-            most = f"for {WAIT_SECONDS:.0f} s at most"
-            log.warning("archive of space %s: others are at work there; waiting %s", space, most)
+            what = f"archive of space {space}: others are at work there"
+            log.warning("%s; waiting for %.0f s at most", what, WAIT_SECONDS)
         if waited >= WAIT_SECONDS:
             raise ArchiveUnavailable(
                 f"the archive of space {space} has been at work for {WAIT_SECONDS:.0f} s: wait until what "

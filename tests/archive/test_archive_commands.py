@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog import load_catalog
 
+from streamlease.streams.archive import archive_turns
 from streamlease.streams.archive.archiver import Archived, Archiver
 from streamlease.streams.log.keys import archive_turn
 from streamlease.streams.redis.connection import BlockingRedis, ask, connect_blocking, run_blocking
@@ -167,3 +168,25 @@ def test_a_run_has_its_turn(
     assert seen == [1, 1]
     with closing(connect_blocking(embedded_redis_url)) as redis:
         assert whose(redis) == 0
+
+
+def test_a_command_that_waits_for_its_turn_says_so(
+    tmp_path: Path, embedded_redis_url: str, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive_turns, "PATIENCE_SECONDS", 0.1)
+    command = InProcess(tmp_path, embedded_redis_url)
+    made(command, uri)
+    said = "archive of space flights: others are at work there; waiting for 600 s at most\n"
+    with closing(connect_blocking(embedded_redis_url)) as redis:
+        for words in (
+            ("archive", "run", "flights"),
+            ("archive", "compact", "flights"),
+            ("space", "delete", "flights", "--with-archive", "--yes"),
+        ):
+            taken = [
+                ("HSET", archive_turn("flights"), "whose", "another"),
+                ("PEXPIRE", archive_turn("flights"), 1000),
+            ]
+            run_blocking(ask(redis, taken))
+            outcome = command(*words)
+            assert (outcome.code, outcome.err) == (0, said)

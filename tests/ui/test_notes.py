@@ -47,7 +47,7 @@ def sees_that_the_heat_map_is_not_of_now(browser: webdriver.Chrome, url: str) ->
         browser.refresh()
         sees(browser, "#group .problem")
         assert "Not as it is now" not in text_of(browser, "#group .problem"), "nothing is shown"
-        assert count(browser, HEAT) == 0
+        assert count(browser, "#heat canvas") == 0
     finally:
         browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})
         browser.execute_cdp_cmd("Network.disable", {})
