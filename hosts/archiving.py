@@ -15,7 +15,8 @@ a size, also when it has its share of half of that.
 The work is done in a thread. After each step (a look at the table, a file that is written or joined) it rests
 for five times as long as that took, so it takes a sixth of a core at most, and leaders and publishers go
 first. The fuller Redis is, the less it rests (`RESTS`). A space that somebody else works at, such as a job
-with many writers, is left alone meanwhile (`streams/archive/archive_turns.py`).
+with many writers, is left alone meanwhile; and while somebody waits for the turn of this host, it does not
+rest, begins no further file, and lets them have it (`streams/archive/archive_turns.py`).
 """
 
 from __future__ import annotations
@@ -60,6 +61,9 @@ CLAIM = "!archive"
 INTERVAL_SECONDS = 5.0
 TURN_SECONDS = 20.0
 """After so long with one space it is the turn of the others."""
+
+LOOK_SECONDS = 1.0
+"""How often a host that works at a space looks whether somebody waits for its turn."""
 
 FILE_BYTES = 32 * 1024 * 1024
 LEAST_BYTES = 1024 * 1024
@@ -158,20 +162,15 @@ class ArchiveUpkeep:
 
     async def _of(self, space: Space, redis: BlockingRedis) -> Archived:
         assert space.archive is not None
-        over = threading.Event()
-        """The thread that works for this space, if there is one still, is to end."""
-
-        def rest(seconds: float) -> None:
-            if over.wait(seconds * self._rest):
-                raise Fenced(f"archive of space {space.name}: this host stops")
-
+        turn = _Turn(space.name)
         archiver = Archiver(
             redis,
             space,
             space.archive,
             self._claim.term,
-            sure=lambda: self._claim.sure and not over.is_set(),
-            rest=rest,
+            sure=lambda: self._claim.sure and not turn.over,
+            rest=lambda seconds: turn.rest(seconds * self._rest),
+            enough=lambda: turn.wanted,
             manifests=self._manifests,
         )
         known = await asyncio.to_thread(recorded, redis, space.streams(), with_files=False)
@@ -181,18 +180,18 @@ class ArchiveUpkeep:
         if not (due or prune) or not await archive_turns.take(self._redis, space.name, self._whose):
             return Archived(space.name)
         try:
-            done = await self._archive(space, archiver) if due else Archived(space.name)
+            done = await self._archive(space, archiver, turn) if due else Archived(space.name)
             if prune:
-                await self._prune(space, archiver)
+                await self._prune(space, archiver, turn)
         finally:
-            over.set()
+            turn.end()
             with contextlib.suppress(StoreUnavailable, StoreRefused, Indefinite):  # it ends by itself
                 await archive_turns.give_up(self._redis, space.name, self._whose)
         return done
 
-    async def _archive(self, space: Space, archiver: Archiver) -> Archived:
+    async def _archive(self, space: Space, archiver: Archiver, turn: _Turn) -> Archived:
         done = await self._held(
-            space.name,
+            turn,
             archiver.run,
             lambda *about: self._is_due(space, *about),
             seconds=TURN_SECONDS,
@@ -204,31 +203,36 @@ class ArchiveUpkeep:
             log.error("archive of %s stands still: %s", stream, why, extra={"stream": stream})
         return done
 
-    async def _prune(self, space: Space, archiver: Archiver) -> None:
+    async def _prune(self, space: Space, archiver: Archiver, turn: _Turn) -> None:
         """Let go of files, and of snapshots, that are not wanted any more; join small files."""
         self._pruned[space.name] = self._clock()
         known = await asyncio.to_thread(recorded, archiver.redis, space.streams())
-        await self._retire(space, archiver, known)
+        await self._retire(space, archiver, known, turn)
+        if turn.wanted:
+            return
         if any(len(run) >= MANY_FILES for one in known.values() for run in runs(one.files)):
-            await self._held(space.name, merge, archiver, seconds=TURN_SECONDS)
-        if self._clock() - self._tidied.setdefault(space.name, self._clock()) >= TIDY_SECONDS * 1000:
+            await self._held(turn, merge, archiver, seconds=TURN_SECONDS)
+        tidied = self._tidied.setdefault(space.name, self._clock())
+        if not turn.wanted and self._clock() - tidied >= TIDY_SECONDS * 1000:
             self._tidied[space.name] = self._clock()
-            await self._held(space.name, tidy, archiver, time.time())
+            await self._held(turn, tidy, archiver, time.time())
 
-    async def _held(self, space: str, work: Callable[..., T], *about: Any, **more: Any) -> T:
+    async def _held(self, turn: _Turn, work: Callable[..., T], *about: Any, **more: Any) -> T:
         """`work` in a thread, while the claim of this host, and its turn at the space, are renewed.
 
-        What cannot be renewed now may be later: the thread asks by itself whether the claim is sure.
+        What cannot be renewed now may be later: the thread asks by itself whether the claim is sure. It
+        hurries while somebody waits for the turn.
         """
         task = asyncio.ensure_future(asyncio.to_thread(work, *about, **more))
         try:
             while True:
-                done, _ = await asyncio.wait({task}, timeout=INTERVAL_SECONDS)
+                done, _ = await asyncio.wait({task}, timeout=LOOK_SECONDS)
                 if done:
                     return task.result()
                 with contextlib.suppress(StoreUnavailable, StoreRefused, Indefinite):
                     await self._claim.get()
-                    await archive_turns.take(self._redis, space, self._whose)
+                    if await archive_turns.wanted(self._redis, turn.space, self._whose):
+                        turn.make_room()
                     await self._pace()
         finally:
             if not task.done():  # this host stops, and the thread ends with its next step
@@ -248,7 +252,9 @@ class ArchiveUpkeep:
         wait = WAIT_SECONDS * 1000 if keep is None else min(WAIT_SECONDS * 1000, keep / 4)
         return now - since >= wait or (state.next - begin) * state.mean_bytes >= _file_bytes(space)
 
-    async def _retire(self, space: Space, archiver: Archiver, known: dict[StreamId, Recorded]) -> None:
+    async def _retire(
+        self, space: Space, archiver: Archiver, known: dict[StreamId, Recorded], turn: _Turn
+    ) -> None:
         """Take out of the archive what retention does not want any more and no group needs."""
         if not space.retention.limited:
             return
@@ -265,10 +271,43 @@ class ArchiveUpkeep:
             holds = Holds({stream: one.state.next for stream, one in known.items()}, groups)
             limits = {stream: min(limit, holds.of(stream).limit) for stream, limit in limits.items()}
         if due := _retiring(limits, known):
-            floors = await self._held(space.name, retire, archiver, due)
+            floors = await self._held(turn, retire, archiver, due)
             await group_needs.tell_passed(
                 self._redis, [one.subscription.id for one in _passed(groups, floors)]
             )
+
+
+class _Turn:
+    """The turn of this host at a space, as the thread sees it that works there.
+
+    It is over when this host stops. While somebody waits for it there are no rests, and no new files.
+    """
+
+    def __init__(self, space: str) -> None:
+        self.space = space
+        self.over = False
+        self.wanted = False
+        self._stir = threading.Event()
+
+    def rest(self, seconds: float) -> None:
+        """Sleep.
+
+        Raises:
+            Fenced: it is over.
+        """
+        self._stir.wait(seconds)
+        if self.over:
+            raise Fenced(f"archive of space {self.space}: this host stops")
+
+    def make_room(self) -> None:
+        """Somebody waits."""
+        self.wanted = True
+        self._stir.set()
+
+    def end(self) -> None:
+        """This host stops, or is done: a thread that is at work still ends with its next step."""
+        self.over = True
+        self._stir.set()
 
 
 def _file_bytes(space: Space) -> float:

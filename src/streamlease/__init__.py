@@ -21,9 +21,21 @@ if TYPE_CHECKING:
     from streamlease import queries
     from streamlease.agent.client import Client, connect
     from streamlease.agent.membership.metrics import serve_metrics
+    from streamlease.streams.spaces.archive_settings import ArchiveSettings
+    from streamlease.streams.spaces.retention import Retention
 
 __version__ = "0.1.0"
-__all__ = ["Client", "StreamleaseError", "__version__", "connect", "errors", "queries", "serve_metrics"]
+__all__ = [
+    "ArchiveSettings",
+    "Client",
+    "Retention",
+    "StreamleaseError",
+    "__version__",
+    "connect",
+    "errors",
+    "queries",
+    "serve_metrics",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -32,6 +44,14 @@ def __getattr__(name: str) -> Any:
         from streamlease.agent import client
 
         return getattr(client, name)
+    if name == "ArchiveSettings":
+        from streamlease.streams.spaces import archive_settings
+
+        return archive_settings.ArchiveSettings
+    if name == "Retention":
+        from streamlease.streams.spaces import retention
+
+        return retention.Retention
     if name == "queries":
         import importlib
 

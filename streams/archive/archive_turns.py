@@ -4,6 +4,8 @@
 
     take --> go on, every few seconds --> give up; or it ends by itself, when its owner has died
 
+A job that waits leaves word of that with the turn: a host that has it makes room as soon as it can.
+
 A turn saves work and protects nothing: what two archivers do at once, the table decides (``archiver``).
 """
 
@@ -37,14 +39,31 @@ PATIENCE_SECONDS = 2.0
 _TURN = load_script("streamlease.streams.archive", "turn")
 
 
-async def take(redis: Redis, space: str, whose: str) -> bool:
+async def take(redis: Redis, space: str, whose: str, *, waiting: bool = False) -> bool:
     """Take a turn, or go on with it; False: somebody else has it.
+
+    Args:
+        waiting: who has it is to hear that somebody waits.
 
     Raises:
         StoreUnavailable, StoreRefused, Indefinite: safe to repeat.
     """
-    reply = await _TURN.run(redis, [archive_turn(space)], [whose, round(TURN_SECONDS * 1000)])
-    return bool(reply[0] == b"taken")
+    return await _ask(redis, space, whose, waiting) != b"other"
+
+
+async def wanted(redis: Redis, space: str, whose: str) -> bool:
+    """Go on with a turn; whether somebody waits for it, or has it by now.
+
+    Raises:
+        StoreUnavailable, StoreRefused, Indefinite: safe to repeat.
+    """
+    return await _ask(redis, space, whose, False) != b"taken"
+
+
+async def _ask(redis: Redis, space: str, whose: str, waiting: bool) -> bytes:
+    arguments: list[str | int] = [whose, round(TURN_SECONDS * 1000), int(waiting)]
+    answer: bytes = (await _TURN.run(redis, [archive_turn(space)], arguments))[0]
+    return answer
 
 
 async def give_up(redis: Redis, space: str, whose: str) -> None:
@@ -53,7 +72,7 @@ async def give_up(redis: Redis, space: str, whose: str) -> None:
     Raises:
         StoreUnavailable, StoreRefused, Indefinite: it ends by itself.
     """
-    await _TURN.run(redis, [archive_turn(space)], [whose, 0])
+    await _TURN.run(redis, [archive_turn(space)], [whose, 0, 0])
 
 
 @contextmanager
@@ -65,7 +84,7 @@ def turn(redis: BlockingRedis, space: str) -> Generator[None]:
         StoreUnavailable, StoreRefused, Indefinite.
     """
     whose, since, told = random_token(), time.monotonic(), False
-    while not run_blocking(take(redis, space, whose)):
+    while not run_blocking(take(redis, space, whose, waiting=True)):
         waited = time.monotonic() - since
         if waited >= PATIENCE_SECONDS and not told:
             told = True

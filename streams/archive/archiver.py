@@ -131,6 +131,7 @@ class Archiver:
         sure: whether the claim is certainly held still.
         rest: called after each step with how many seconds it took: a look at the table, a file. It ends the
             work by raising.
+        enough: whether no further file is to be begun.
         manifests: what the caller has seen of tables before.
     """
 
@@ -143,6 +144,7 @@ class Archiver:
         *,
         sure: Callable[[], bool] = lambda: True,
         rest: Callable[[float], None] = lambda seconds: None,
+        enough: Callable[[], bool] = lambda: False,
         manifests: Manifests | None = None,
     ) -> None:
         self.redis = redis
@@ -152,6 +154,7 @@ class Archiver:
         self.term = term or 0
         self._sure = sure
         self._rest = rest
+        self._enough = enough
         self._manifests = manifests or Manifests()
 
     @contextmanager
@@ -160,6 +163,10 @@ class Archiver:
         at = time.monotonic()
         yield
         self._rest(time.monotonic() - at)
+
+    def late(self, until: float | None) -> bool:
+        """Whether to begin no further file: it is enough, or `until`, by the monotonic clock, has come."""
+        return self._enough() or (until is not None and time.monotonic() >= until)
 
     def run(
         self, wanted: Wanted = everything, *, seconds: float | None = None, last: StreamId | None = None
@@ -258,7 +265,7 @@ class Archiver:
                         more = sum(map(len, written.values())) >= COMMIT_FILES or size >= COMMIT_BYTES
                         self._rest(time.monotonic() - at)
                         at = time.monotonic()
-                        late = until is not None and at >= until
+                        late = self.late(until)
                         if more or late:
                             done.last = stream
                             break

@@ -75,7 +75,7 @@ def merge(archiver: Archiver, *, seconds: float | None = None) -> Merged:
         return Merged(0, 0)  # files may have them, and would lose them
     for stream, one in standing.items():
         for run in runs(one.known.files):
-            if until is not None and time.monotonic() >= until:
+            if archiver.late(until):
                 return Merged(files, into)
             with archiver.resting():
                 new = _joined(archiver, table, stream, run)

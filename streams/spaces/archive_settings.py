@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import model_validator
 
-from streamlease.protocol.errors import InvalidOption, SpaceConflict
+from streamlease.protocol.errors import SpaceConflict
 from streamlease.protocol.quantities import MOST, format_duration, format_size
 from streamlease.streams.archive.files.places import checked_address
+from streamlease.streams.spaces.settings import Settings
 
 
-class ArchiveSettings(BaseModel):
+class ArchiveSettings(Settings):
     """The archive of one space.
 
     Raises:
         InvalidOption: a value is not acceptable.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    what = "archive"
 
     uri: str
     """In its one form; see ``checked_address``."""
@@ -28,16 +29,17 @@ class ArchiveSettings(BaseModel):
     keep_bytes: int | None = None
     """Of the whole space. What is older, or more, leaves the memory; None: as long as retention keeps it."""
 
+    def __init__(
+        self, uri: str, catalog: str = "", keep_ms: int | None = None, keep_bytes: int | None = None
+    ) -> None:
+        self._set(uri=uri, catalog=catalog, keep_ms=keep_ms, keep_bytes=keep_bytes)
+
     @classmethod
     def of(
         cls, uri: str, catalog: str = "", keep_ms: int | None = None, keep_bytes: int | None = None
     ) -> ArchiveSettings:
-        """Settings that were checked."""
-        try:
-            return cls(uri=checked_address(uri), catalog=catalog, keep_ms=keep_ms, keep_bytes=keep_bytes)
-        except ValidationError as error:
-            problem = error.errors()[0]
-            raise InvalidOption(f"archive: {problem['msg'].removeprefix('Value error, ')}") from None
+        """Settings with a checked address."""
+        return cls(checked_address(uri), catalog, keep_ms, keep_bytes)
 
     @model_validator(mode="after")
     def _sensible(self) -> Self:

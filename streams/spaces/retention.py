@@ -19,16 +19,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import model_validator
 from redis.exceptions import ResponseError
 
-from streamlease.protocol.errors import Fenced, InvalidOption, StoreRefused, StreamleaseError
+from streamlease.protocol.errors import Fenced, StoreRefused, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.quantities import MOST, format_duration, format_size
 from streamlease.streams.log.keys import stream_log, stream_merged, stream_meta
 from streamlease.streams.log.state import LogState, damaged_stream, meta_command, no_stream, parse_meta
 from streamlease.streams.redis.connection import AsyncRedis, Command, exchange, refusal
 from streamlease.streams.redis.scripts import Call, load_script, run_each
+from streamlease.streams.spaces.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -40,14 +41,14 @@ TRIM_BYTES = 4 * 1024 * 1024
 """What one call of the script looks at, so that it never blocks the server for long."""
 
 
-class Retention(BaseModel):
+class Retention(Settings):
     """What a space keeps; None: no such limit.
 
     Raises:
         InvalidOption: a value is not positive, or `force` forces nothing.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    what = "retention"
 
     age_ms: int | None = None
     bytes: int | None = None
@@ -67,14 +68,7 @@ class Retention(BaseModel):
         force: bool = False,
         group_expiry_ms: int = GROUP_EXPIRY_MS,
     ) -> None:
-        try:
-            super().__init__(
-                age_ms=age_ms, bytes=bytes, messages=messages, force=force, group_expiry_ms=group_expiry_ms
-            )
-        except ValidationError as error:
-            problem = error.errors()[0]
-            where = " ".join(["retention", *map(str, problem["loc"])])
-            raise InvalidOption(f"{where}: {problem['msg'].removeprefix('Value error, ')}") from None
+        self._set(age_ms=age_ms, bytes=bytes, messages=messages, force=force, group_expiry_ms=group_expiry_ms)
 
     @model_validator(mode="after")
     def _sensible(self) -> Self:

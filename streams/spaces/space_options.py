@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypedDict
 
 from streamlease.protocol.errors import InvalidOption
+from streamlease.protocol.quantities import parse_duration
 from streamlease.streams.entries.schemas import SchemaLike
 from streamlease.streams.spaces.archive_settings import ArchiveSettings
 from streamlease.streams.spaces.definitions import ShardBy, ShardHash
@@ -17,7 +18,7 @@ class SpaceOptions(TypedDict, total=False):
     streams: int
     shard_by: ShardBy
     shard_hash: ShardHash | None
-    retention: Retention | None
+    retention: Retention | str | None
     durability: str
     schema: SchemaLike | None
     compact_after_ms: int | None
@@ -25,18 +26,43 @@ class SpaceOptions(TypedDict, total=False):
     epochs_timeout: float | None
     epochs_on_loss: str | None
     collection: bool
-    archive: ArchiveSettings | None
+    archive: ArchiveSettings | str | None
 
 
-def check_kinds(name: str, retention: object, archive: object) -> None:
-    """Whether these are settings, and not the words that the command line has for them.
+def retention_of(given: Retention | str | None) -> Retention | None:
+    """Retention, also from the words that the command line has for it.
+
+    Args:
+        given: an age, such as ``7d``; ``none`` keeps everything; None: nothing is said.
 
     Raises:
-        InvalidOption: they are not.
+        InvalidOption: something else.
     """
-    for what, given, kind in (("retention", retention, Retention), ("archive", archive, ArchiveSettings)):
-        if given is not None and not isinstance(given, kind):
-            raise InvalidOption(
-                f"{what} is {ascii(given)[:80]}: give {kind.__name__} of {kind.__module__}, or leave it out "
-                f"and say 'streamlease space alter {name} --{what} ...'"
-            )
+    if isinstance(given, str):
+        return Retention(age_ms=None if given == "none" else parse_duration("retention", given))
+    if given is None or isinstance(given, Retention):
+        return given
+    raise InvalidOption(
+        f"retention is {ascii(given)[:80]}: give an age, such as '7d', or streamlease.Retention(...)"
+    )
+
+
+def archive_of(given: ArchiveSettings | str | None) -> ArchiveSettings | None:
+    """Settings of an archive that were checked.
+
+    Args:
+        given: also its address alone; None: nothing is said.
+
+    Raises:
+        InvalidOption: something else, or no address.
+    """
+    if isinstance(given, str):
+        return ArchiveSettings.of(given)
+    if isinstance(given, ArchiveSettings):
+        return ArchiveSettings.of(given.uri, given.catalog, given.keep_ms, given.keep_bytes)
+    if given is None:
+        return None
+    raise InvalidOption(
+        f"archive is {ascii(given)[:80]}: give an address, such as 's3://BUCKET/PATH', or "
+        f"streamlease.ArchiveSettings(...)"
+    )

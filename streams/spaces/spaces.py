@@ -44,7 +44,7 @@ from streamlease.streams.spaces.definitions import (
 from streamlease.streams.spaces.epoch_settings import TIMEOUT_MS, EpochSettings, check_not_merged
 from streamlease.streams.spaces.known import Known
 from streamlease.streams.spaces.retention import Retention
-from streamlease.streams.spaces.space_options import check_kinds
+from streamlease.streams.spaces.space_options import archive_of, retention_of
 from streamlease.streams.spaces.table import ATTEMPTS, DefinitionTable, too_busy
 
 __all__ = ["MAX_STREAMS", "Generation", "Known", "ShardBy", "Space", "SpaceStore", "Spaces", "streams_of"]
@@ -77,7 +77,7 @@ class SpaceStore:
         streams: int = 1,
         shard_by: ShardBy = "topic",
         shard_hash: ShardHash | None = None,
-        retention: Retention | None = None,
+        retention: Retention | str | None = None,
         durability: str = "memory",
         schema: SchemaLike | None = None,
         compact_after_ms: int | None = None,
@@ -85,7 +85,7 @@ class SpaceStore:
         epochs_timeout: float | None = None,
         epochs_on_loss: str | None = None,
         collection: bool = False,
-        archive: ArchiveSettings | None = None,
+        archive: ArchiveSettings | str | None = None,
     ) -> Space:
         """Create a space; if it exists with this same definition, that one.
 
@@ -95,7 +95,8 @@ class SpaceStore:
             shard_by: ``key`` spreads the messages of one topic by their key, where they have one.
             shard_hash: ``blake2b``, or ``sha256``, for programs in languages that have no BLAKE2b and append
                 by themselves; None: the first, or what a space that exists has. It stays so.
-            retention: what is kept; None keeps everything, and takes any of a space that exists.
+            retention: what is kept, or an age, such as ``7d``; None keeps everything, and takes any of a
+                space that exists.
             schema: typed columns instead of payloads: an Arrow schema, or the JSON form of ``schemas``.
             compact_after_ms: small entries are merged when they are so old; None merges none, and takes any
                 age of a space that exists.
@@ -106,8 +107,8 @@ class SpaceStore:
             epochs_on_loss: what becomes then of the epochs that it had open: ``abort`` drops what it sent in
                 them, ``wait`` waits for an operator; None: ``abort``, or what a space that exists has.
             collection: its messages are changes of a multiset, and have a diff. It stays so.
-            archive: where older messages go; the place is tried. None: nowhere, or what a space has that
-            exists.
+            archive: where older messages go, or its address; the place is tried. None: nowhere, or what a
+                space has that exists.
 
         Raises:
             ArchiveUnavailable: the place for the archive cannot be written.
@@ -124,7 +125,7 @@ class SpaceStore:
         if any(map(is_of_catalog, filters)):
             raise InvalidOption(f"topics below {CATALOG_TOPICS} are of the catalog: give the space others")
         check_streams(name, streams)
-        check_kinds(name, retention, archive)
+        retention, archive = retention_of(retention), archive_of(archive)
         if shard_by not in ("topic", "key"):
             raise InvalidOption(f"shard_by {shard_by!r} is unknown: use 'topic' or 'key'")
         if shard_hash not in (None, "blake2b", "sha256"):

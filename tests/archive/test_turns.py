@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Generator, Sequence
@@ -141,6 +142,40 @@ async def test_a_job_and_a_host_take_turns(
     (done,) = await host.round()
     assert done.messages == 100
     assert run_blocking(ask(blocking, [("EXISTS", archive_turn("flights"))])) == [0]
+    await host.close()
+
+
+async def test_a_host_makes_room_for_a_job_that_waits(
+    client: Client, blocking: BlockingRedis, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_pieces, "FILE_BYTES", 1)
+    monkeypatch.setattr(stream_pieces, "read_range", in_fifties)
+    monkeypatch.setattr(archiving, "RESTS", ((math.inf, 1e6),))
+    monkeypatch.setattr(archiving, "LOOK_SECONDS", 0.05)
+    space = await space_of(client, uri)
+    await publish(client, 0, 300)
+    whole = await rows(client, space)
+    clock = Clock()
+    host = ArchiveUpkeep(client.redis, "host-a", clock)
+    await host.round()
+    clock.now += int(archiving.WAIT_SECONDS * 1000)
+    round = asyncio.create_task(host.round())
+
+    def job() -> Archived:
+        while not run_blocking(ask(blocking, [("EXISTS", archive_turn("flights"))]))[0]:
+            time.sleep(0.01)
+        with archive_turns.turn(blocking, "flights"):
+            mine = run_blocking(ask(blocking, [("HKEYS", archive_turn("flights"))]))
+            assert mine == [[b"whose"]], "nobody waits for the turn of the job"
+            return archiver(blocking, space).run()
+
+    done = await asyncio.to_thread(job)
+    (made,) = await round
+    assert made.more and len(made.files) == 1, "it was at rest for good, and began no second file"
+    assert made.messages + done.messages == 300
+    assert run_blocking(ask(blocking, [("EXISTS", archive_turn("flights"))])) == [0]
+    await trim_all(client, space)
+    assert same(whole, await rows(client, space))
     await host.close()
 
 

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import re
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+import streamlease
 from streamlease.protocol.errors import InvalidInput, InvalidOption, SpaceConflict, UnknownSpace, Unsupported
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.log.keys import SPACE_DEFINITIONS
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.redis.connection import AsyncRedis, connect
+from streamlease.streams.spaces.archive_settings import ArchiveSettings
 from streamlease.streams.spaces.definitions import parse_definition
+from streamlease.streams.spaces.retention import Retention
 from streamlease.streams.spaces.spaces import Generation, Space, SpaceStore
 from tests.streams.helpers import append, rows
 
@@ -76,17 +82,70 @@ async def test_nonsense_is_refused(spaces: SpaceStore, name: str, topics: list[s
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"retention": "7d"}, "retention is '7d': give Retention of streamlease.streams.spaces.retention,"),
-        ({"archive": "/data/a"}, "archive is '/data/a': give ArchiveSettings of streamlease.streams.spaces"),
-        ({"retention": {"messages": 2}}, "space alter flights --retention ..."),
+        ({"retention": "7 days"}, "retention '7 days' is no duration: write a number with a unit, such as"),
+        ({"retention": {"messages": 2}}, "retention is {'messages': 2}: give an age, such as '7d', or stre"),
+        ({"retention": 7}, "retention is 7: give an age, such as '7d', or streamlease.Retention(...)"),
+        ({"archive": "ftp://b/a"}, "--archive 'ftp://b/a' is of no kind that is known: give a folder,"),
+        (
+            {"archive": ArchiveSettings("ftp://b/a")},
+            "--archive 'ftp://b/a' is of no kind that is known",
+        ),
+        (
+            {"archive": b"/data"},
+            "archive is b'/data': give an address, such as 's3://BUCKET/PATH', or",
+        ),
     ],
 )
-async def test_settings_by_the_words_of_the_command_line_are_refused(
+async def test_settings_that_are_none_are_refused(
     spaces: SpaceStore, options: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(InvalidOption, match=re.escape(said)):
         await spaces.create("flights", ["flights/#"], **options)
     assert await spaces.list() == []
+
+
+async def test_settings_in_words(spaces: SpaceStore, tmp_path: Path) -> None:
+    uri = (tmp_path / "a").as_uri()
+    space = await spaces.create("flights", ["flights/#"], retention="7d", archive=uri)
+    assert space.retention == Retention(age_ms=7 * 86_400_000)
+    assert space.archive == ArchiveSettings.of(uri)
+    kept = ArchiveSettings(f"{uri}-other/", keep_ms=1000)
+    other = await spaces.create("other", ["other/#"], retention="none", archive=kept)
+    assert other.retention == Retention()
+    assert other.archive == ArchiveSettings.of(f"{uri}-other", keep_ms=1000), (
+        "whatever the form of its address"
+    )
+    assert await spaces.create("other", ["other/#"], archive=kept) == other
+    with pytest.raises(SpaceConflict):
+        await spaces.create("flights", ["flights/#"], retention="8d")
+
+
+def test_public_settings_are_those_of_spaces() -> None:
+    assert (streamlease.Retention, streamlease.ArchiveSettings) == (Retention, ArchiveSettings)
+
+
+def more(part: Any) -> Any:
+    """A definition as a later version may write it."""
+    if isinstance(part, dict):
+        return {"later": {"a": 1}, **{name: more(value) for name, value in part.items()}}
+    return [more(one) for one in part] if isinstance(part, list) else part
+
+
+async def test_what_a_later_version_adds_is_left_out(spaces: SpaceStore, tmp_path: Path) -> None:
+    space = await spaces.create(
+        "flights",
+        ["flights/#"],
+        retention=Retention(messages=5),
+        archive=str(tmp_path),
+        schema=pa.schema([("number", pa.int64())]),
+    )
+    assert parse_definition("flights", json.dumps(more(space.model_dump(mode="json"))).encode()) == space
+
+
+def test_settings_that_lack_something_are_damage() -> None:
+    text = b'{"name": "s", "topics": ["s"], "generations": [{"number": 0, "streams": 1}], "archive": {}}'
+    with pytest.raises(Unsupported, match=r"^archive: .*uri: Input should be a valid string"):
+        parse_definition("s", text)
 
 
 async def test_an_unknown_space_says_what_to_do(spaces: SpaceStore) -> None:
