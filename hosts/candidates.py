@@ -41,6 +41,9 @@ CANDIDACY_SECONDS = 20.0
 
 WATCH_SECONDS = 0.1
 
+DAMAGED_SECONDS = 5.0
+"""How long a host leaves a group alone whose journal, or declaration, it could not read."""
+
 Place = Callable[[str, LeaderRecord, int], Awaitable[object]]
 """Makes a spawn job for a group, from its leadership record and the term that the new one must be above."""
 
@@ -83,6 +86,8 @@ class Candidates:
         """The highest term of each group that is known to have been issued."""
         self.hindered: dict[str, str] = {}
         """Group that the host stands for -> why it could not begin to lead it when it tried last."""
+        self._left_alone: dict[str, int] = {}
+        """Until when, by this process' own clock in milliseconds."""
 
     def term_seen(self, group: str) -> int:
         """The highest term of the group that the host knows of."""
@@ -105,6 +110,9 @@ class Candidates:
         self._note(group, above)
         if self._draining() or group in self._runners or group in self._standing:
             return
+        if now_ms() < self._left_alone.get(group, 0):
+            return
+        self._left_alone.pop(group, None)
         self._standing[group] = self._tasks.start(
             f"candidate for {group}", self._stay_candidate(group, watch)
         )
@@ -115,6 +123,11 @@ class Candidates:
         finally:
             del self._standing[group]
             self.hindered.pop(group, None)
+
+    def leave_alone(self, group: str, damage: str) -> None:
+        """What stands in Redis of the group cannot be read: do not stand for it again for a while."""
+        self._seldom.error("leader of %s: %s", group, damage, extra={"group": group})
+        self._left_alone[group] = now_ms() + int(DAMAGED_SECONDS * 1000)
 
     async def led(self, group: str, seconds: float) -> int | None:
         """The term in which the host leads the group, as soon as it does.

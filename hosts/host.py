@@ -325,6 +325,8 @@ class LeaderHost:
         finally:
             self._neighbours.move_out(self.id, group)
             del self._runners[group], self._leading[group]
+            if runner.damage:
+                self._candidates.leave_alone(group, runner.damage)
             if runner.over:
                 self.lead(group)
 

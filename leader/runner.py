@@ -49,6 +49,7 @@ from streamlease.protocol.errors import (
     StoreRefused,
     StoreUnavailable,
     StreamleaseError,
+    Unsupported,
 )
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.messages import Message, Ping
@@ -109,6 +110,8 @@ class Runner:
     missing: bool = False
     """Whether a borrower is about to have been silent for too long, as of the last tick."""
     reason: str = ""
+    damage: str = ""
+    """What could not be read, if the term ended because of that."""
     _turn_since: int | None = None
     """When it began what it is at (ms), be it its recovery; None between two turns."""
     _fenced: asyncio.Future[str] | None = None
@@ -187,6 +190,7 @@ class Runner:
         except StreamleaseError as error:
             metrics.FENCED.inc(isinstance(error, Fenced))
             self.reason = str(error)
+            self.damage = self.reason if isinstance(error, Unsupported) else ""
         finally:
             self._leading = None
             await stop([main] if main is not None else [])

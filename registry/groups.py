@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from streamlease.protocol.errors import (
     ActRefused,
     GroupConflict,
     InvalidInput,
-    StreamleaseError,
     UnknownGroup,
 )
 from streamlease.protocol.group_options import GroupOptions, check_options
@@ -28,6 +27,7 @@ from streamlease.registry.stream_listing import Shape, StreamListing, listing_of
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.redis.always import ask_always
 from streamlease.streams.redis.connection import AsyncRedis, ask, is_cluster
+from streamlease.streams.redis.damaged import parsing
 from streamlease.streams.redis.durability import Durability, strongest
 from streamlease.streams.redis.scripts import load_script
 from streamlease.streams.spaces.spaces import Known, SpaceStore
@@ -388,10 +388,5 @@ class Groups:
 
     @staticmethod
     def _parse(group: str, data: bytes) -> Declaration:
-        try:
+        with parsing(f"the declaration of group {group}", keys.definition(group)):
             return Declaration.model_validate_json(data)
-        except ValidationError:
-            raise StreamleaseError(
-                f"the declaration of group {group} is damaged: {data[:80]!r}; restore key "
-                f"{keys.definition(group)}"
-            ) from None

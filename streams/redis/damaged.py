@@ -36,7 +36,9 @@ def parsing(what: str, key: str) -> Iterator[None]:
     try:
         yield
     except MALFORMED as error:
-        raise Unsupported(f"{what} is damaged ({why(error):.200}): restore key {key} from a backup") from None
+        raise Unsupported(
+            f"{what} is damaged, or of a later version ({why(error):.200}): restore key {key} from a backup"
+        ) from None
 
 
 def number(key: str, held: bytes | None, none: int = 0) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import threading
 import urllib.error
 import urllib.request
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from streamlease.agent.membership.agent import Agent
+from streamlease.hosts import candidates
 from streamlease.hosts import jobs as jobs_room
 from streamlease.hosts import serve as serve_room
 from streamlease.hosts.host import HostConfig, LeaderHost
@@ -29,6 +31,7 @@ from streamlease.protocol.errors import StreamleaseError, TaskFailed, Unsupporte
 from streamlease.registry import keys, leadership
 from streamlease.registry.groups import Groups
 from streamlease.registry.spawn import queue_client
+from streamlease.streams.clock import milliseconds
 from streamlease.streams.redis.connection import AsyncRedis, connect
 from streamlease.streams.spaces.spaces import Known, SpaceStore
 from tests.leader.test_host import GROUP, QUICK, SUBSCRIPTION, hosting, leads, until
@@ -295,6 +298,41 @@ async def test_a_defect_in_one_leader_ends_that_leader_only(
         await until(lambda: _is(host.leaders == [other.id]))
         assert "the look at its streams ended by a defect (OverflowError: too large)" in leader.reason
         assert host.failure is None
+
+
+@pytest.mark.parametrize("part", ["journal", "definition"])
+async def test_a_group_that_cannot_be_read_is_told_of_and_left_alone_for_a_while(
+    redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, part: str
+) -> None:
+    """It was claimed, given up and claimed again, many terms a second, and nobody was told."""
+    key = getattr(keys, part)(GROUP)
+    held = await redis.get(key) if part == "definition" else None
+    if held is None:
+        of_later = b'[{"type": "later"}]'
+        await redis.xadd(key, {"t": "1", "n": "1", "r": of_later})
+    else:
+        await redis.set(key, held.replace(b"{", b'{"later": 1, ', 1))
+    monkeypatch.setattr(candidates, "DAMAGED_SECONDS", 1000.0)
+
+    async def told() -> bool:
+        return any(f"leader of {GROUP}: " in one for one in caplog.messages)
+
+    async with hosting(redis, "one") as host:
+        host.lead(GROUP)
+        await until(told)
+        (line,) = [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
+        assert "damaged, or of a later version" in line
+        assert line.endswith(f"restore key {key} from a backup")
+        term = (await leadership.read(redis, GROUP)).term
+        host.lead(GROUP)
+        assert list(host._candidates) == []
+        await (redis.delete(key) if held is None else redis.set(key, held))
+        host.lead(GROUP)
+        assert list(host._candidates) == [], "not yet"
+        assert (await leadership.read(redis, GROUP)).term == term
+        monkeypatch.setattr(candidates, "now_ms", lambda: milliseconds() + 1_000_000)
+        host.lead(GROUP)
+        await leads(redis, host, term + 1)
 
 
 async def test_a_damaged_leadership_record_hurts_its_own_group_only(redis: AsyncRedis) -> None:

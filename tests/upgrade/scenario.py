@@ -1,0 +1,204 @@
+"""What a version leaves in Redis, and what the next ones are to find there."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+
+from streamlease import Retention
+from streamlease.agent.client import Client
+from streamlease.agent.epochs.epoch_items import Frontier
+from streamlease.hosts.compactor import Compactor
+from streamlease.protocol.group_options import GroupOptions
+from streamlease.protocol.topics import SharedSubscription
+from streamlease.registry.dead_letters import DeadLetters
+from streamlease.streams.clock import milliseconds
+from streamlease.streams.entries.delivered import Message
+from streamlease.streams.log import compacting, merging
+from streamlease.streams.log.keys import stream_merged
+from streamlease.streams.redis.connection import ask
+
+SHARED = "$shared/desk/flights/#"
+OPTIONS = GroupOptions(max_failures=1, retry_delay_ms=0)
+EPOCHS = "$shared/tally/clicks/#"
+SCHEMA = pa.schema([("degrees", pa.float64()), ("place", pa.string()), ("tags", pa.list_(pa.int64()))])
+SECONDS = 60.0
+
+
+def shown(message: Message) -> list[Any]:
+    """All of a message that is the same for every reader."""
+    return [
+        message.topic,
+        None if message.key is None else message.key.hex(),
+        message.payload.hex(),
+        message.stream,
+        message.offset,
+        message.timestamp_us,
+        message.append_timestamp_us,
+        [[name, value.hex()] for name, value in message.headers],
+        None if message.epoch is None else list(message.epoch),
+        message.values,
+    ]
+
+
+async def write(client: Client) -> dict[str, Any]:
+    """Make spaces of each kind, and groups in the middle of their work; what the groups have committed."""
+    await client.create_space(
+        "flights",
+        ["flights/#"],
+        streams=2,
+        shard_by="key",
+        retention=Retention(messages=10_000),
+        compact_after_ms=1000,
+    )
+    await client.create_space("readings", ["readings/#"], schema=SCHEMA)
+    await client.create_space("clicks", ["clicks/#"], streams=2, epochs=1)
+    await client.create_space("seats", ["seats/#"], streams=2, collection=True)
+    async with client.publisher() as publisher:
+        for number in range(40):
+            await publisher.send(
+                f"flights/{number % 7}",
+                b"\xff%d" % number,
+                key=b"k%d" % (number % 5),
+                headers={"n": b"%d" % number},
+                timestamp=1_700_000_000_000_000 + number,
+            )
+        await _merge(client)
+        await client.alter_space("flights", streams=3)
+        await publisher.send_many("flights/later", [b"more %d" % number for number in range(20)])
+        degrees = [20.5, None, -3.25]
+        columns = {"degrees": degrees, "place": ["a", "b", None], "tags": [[1, 2], [], None]}
+        await publisher.send_batch("readings/x", pa.RecordBatch.from_pydict(columns, SCHEMA))
+        for number in range(10):
+            await publisher.send(f"seats/{number % 3}", b"seat %d" % number, key=b"k", diff=1 + number % 2)
+        for number in range(4):
+            await publisher.send(f"seats/{number % 3}", b"seat %d" % number, key=b"k", diff=-1)
+    async with client.epoch_publisher("clicks", "ingest") as staged:
+        for epoch in range(4):
+            await staged.send_many(f"clicks/{epoch % 2}", [b"click %d" % epoch] * 3, epoch=epoch)
+            await staged.advance(epoch + 1)
+    return {"flights": await _consume(client), "clicks": await _consume_parts(client)}
+
+
+async def _merge(client: Client) -> None:
+    """Let small entries of `flights` be merged."""
+    compactor = Compactor(client.redis, "writer", milliseconds)
+    streams = (await client.spaces.get("flights")).streams()
+    few = mock.patch.object(compacting, "LEAST_ENTRIES", 4), mock.patch.object(merging, "ENOUGH_ROWS", 10)
+    with few[0], few[1]:
+        async with asyncio.timeout(SECONDS):
+            while not any(await ask(client.redis, [("EXISTS", stream_merged(one)) for one in streams])):
+                await compactor.round()
+                await asyncio.sleep(0.1)
+    await compactor.close()
+
+
+async def _consume(client: Client) -> list[Any]:
+    """Commit 12 messages, and let one be a dead letter; what is done."""
+    done = []
+    async with (
+        asyncio.timeout(SECONDS),
+        client.subscribe(SHARED, start="earliest", options=OPTIONS, max_batch=4) as reader,
+    ):
+        while len(done) < 12:
+            batch = await anext(reader)
+            await batch.commit()
+            done += map(shown, batch.messages)
+        batch = await anext(reader)
+        assert await batch.fail(batch.messages[0].offset, "not today") == "passed"
+        done.append(shown(batch.messages[0]))
+    return done
+
+
+async def _consume_parts(client: Client) -> list[Any]:
+    """Commit two parts of epochs; what is done."""
+    done: list[Any] = []
+    async with (
+        asyncio.timeout(SECONDS),
+        client.subscribe(EPOCHS, start="earliest", epochs="atomic") as reader,
+    ):
+        while len(done) < 6:
+            part = await anext(reader)
+            if not isinstance(part, Frontier):
+                await part.commit()
+                done += map(shown, part.messages)
+    return done
+
+
+async def read(client: Client, done: dict[str, Any]) -> dict[str, Any]:
+    """All that can be read of it; a version that reads something else has not understood it.
+
+    Args:
+        done: what the groups have committed.
+    """
+    found: dict[str, Any] = {"spaces": [], "histories": {}}
+    for space in await client.spaces.list():
+        streams = [str(stream) for stream in space.streams()]
+        kinds = [space.shard_by, space.epochs, space.collection, str(space.retention), space.compact_after_ms]
+        columns = [[column.name, column.type] for schema in space.schemas for column in schema.columns]
+        found["spaces"].append([space.name, [*space.topics], streams, kinds, columns])
+        messages = []
+        async with asyncio.timeout(SECONDS), client.history(space.topics[0]) as history:
+            async for batch in history:
+                messages += map(shown, batch.messages)
+        found["histories"][space.name] = sorted(messages, key=lambda one: (one[3], one[4]))
+    async with asyncio.timeout(SECONDS), client.collection("seats/#") as seats:
+        found["seats"] = sorted(
+            [topic, key and key.hex(), payload.hex(), count]
+            for (topic, key, payload), count in seats.items.items()
+        )
+    letters = await DeadLetters(client.redis).of(SharedSubscription.parse(SHARED), OPTIONS)
+    found["dead letters"] = [
+        [shown(one.message)[:3], one.facts["offset"], one.facts["cause"]] for one in letters
+    ]
+    found["rest"] = await _rest(client, {name: len(all) for name, all in found["histories"].items()}, done)
+    return found
+
+
+async def _rest(client: Client, there: dict[str, int], done: dict[str, Any]) -> dict[str, Any]:
+    """What the groups have not committed, which is what they get now."""
+    flights: list[Any] = []
+    async with asyncio.timeout(SECONDS), client.subscribe(SHARED) as reader:
+        while len(flights) + len(done["flights"]) < there["flights"]:
+            batch = await anext(reader)
+            flights += map(shown, batch.messages)
+            await batch.commit()  # streams of the newer generation come after those of the older one
+    clicks: list[Any] = []
+    async with asyncio.timeout(SECONDS), client.subscribe(EPOCHS, epochs="atomic") as parts:
+        while len(clicks) + len(done["clicks"]) < there["clicks"]:
+            part = await anext(parts)
+            if not isinstance(part, Frontier):
+                clicks += map(shown, part.messages)
+                await part.commit()
+    return {
+        name: sorted(rest, key=lambda one: (one[3], one[4]))
+        for name, rest in (("flights", flights), ("clicks", clicks))
+    }
+
+
+async def go_on(client: Client) -> None:
+    """Publish to it, and consume that."""
+    async with client.publisher() as publisher:
+        stream, offset = await publisher.send("flights/new", b"new", key=b"k1")
+        row = {"degrees": [1.0], "place": ["c"], "tags": [None]}
+        await publisher.send_batch("readings/x", pa.RecordBatch.from_pydict(row, SCHEMA))
+        await publisher.send("seats/1", b"seat 4", key=b"k", diff=1)
+    async with asyncio.timeout(SECONDS), client.subscribe(SHARED) as reader:
+        seen: list[tuple[str, int]] = []
+        while (str(stream), offset) not in seen:
+            batch = await anext(reader)
+            seen += [(one.stream, one.offset) for one in batch.messages]
+            await batch.commit()
+    async with asyncio.timeout(SECONDS), client.epoch_publisher("clicks", "ingest") as staged:
+        assert staged.frontier == [(4,)]
+        await staged.send("clicks/0", b"new", epoch=4)
+        await staged.advance(5)
+        async with client.subscribe(EPOCHS, epochs="atomic") as parts:
+            while True:
+                part = await anext(parts)
+                if not isinstance(part, Frontier) and part.epoch == (4,):
+                    assert [one.payload for one in part.messages] == [b"new"]
+                    break
