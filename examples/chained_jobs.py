@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from streamlease.agent import blocking
+from streamlease import blocking
 from streamlease.examples.command_line import FOLDER, URL, start
 from streamlease.examples.local_spark import spark_session, stream
 

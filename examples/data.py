@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from streamlease import blocking
 from streamlease.admin.demo.flights import event_time, load
-from streamlease.agent import blocking
 from streamlease.examples.command_line import URL, start
 
 SCHEMA = {

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import redis
 
-from streamlease.agent import blocking
+from streamlease import blocking
 from streamlease.examples.command_line import FOLDER, URL, start
 from streamlease.examples.data import flights
 from streamlease.examples.local_spark import spark_session, stream

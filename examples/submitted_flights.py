@@ -31,9 +31,8 @@ SLICE = 100
 
 def publish(count: int) -> None:
     """The publisher: it runs on an executor, too."""
-    from streamlease import queries
+    from streamlease import blocking, queries
     from streamlease.admin.demo.flights import load
-    from streamlease.agent import blocking
 
     query = queries.join()
     rows = load().table.slice(0, count).to_pylist()

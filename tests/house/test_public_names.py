@@ -1,0 +1,39 @@
+"""What programs import is a name of the package itself, and made when it is asked for."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import streamlease
+
+
+def test_each_public_name_is_there_alone() -> None:
+    """In a process that has imported nothing else."""
+    for name in streamlease.__all__:
+        assert getattr(streamlease, name) is not None
+        assert name in dir(streamlease)
+    heavy = "redis", "pyarrow", "pydantic"
+    program = f"import streamlease, sys; print(*(one for one in {heavy} if one in sys.modules))"
+    command = [sys.executable, "-c", program]
+    bare = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert bare.stdout.split() == []
+
+
+def test_type_checkers_see_what_runs() -> None:
+    assert streamlease.__file__ is not None
+    tree = ast.parse(Path(streamlease.__file__).read_text())
+    (typed,) = [one for one in tree.body if isinstance(one, ast.If)]
+    seen = set()
+    for one in typed.body:
+        assert isinstance(one, ast.ImportFrom)
+        assert one.module is not None
+        for alias in one.names:
+            module = importlib.import_module(one.module)
+            home = getattr(module, alias.name, None) or importlib.import_module(f"{one.module}.{alias.name}")
+            assert getattr(streamlease, alias.name) is home
+            seen.add(alias.name)
+    assert seen | {"StreamleaseError", "__version__", "errors"} == {*streamlease.__all__}
