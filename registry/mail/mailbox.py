@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 from streamlease.protocol.errors import StoreRefused
 from streamlease.protocol.messages import Message, decode, encode
+from streamlease.protocol.plurals import counted
+from streamlease.protocol.seldom import Seldom
 from streamlease.registry import keys
 from streamlease.streams.redis.always import ask_always
 from streamlease.streams.redis.connection import AsyncRedis, Command, Redis, ask
@@ -69,6 +71,7 @@ class Mailbox:
         """Whether the last read failed: after a failover, or in an empty Redis, nobody can leave letters."""
         self.dropped = 0
         """Messages that did not parse."""
+        self._seldom = Seldom(log)
 
     async def open(self) -> None:
         """Create the mailbox, or prolong its life.
@@ -120,8 +123,13 @@ class Mailbox:
     def _open_entry(self, fields: list[bytes]) -> Iterable[Letter]:
         entry = dict(zip(fields[::2], fields[1::2], strict=False))
         messages, bad = decode(entry.get(b"m", b""))
-        self.dropped += bad
         sender = entry.get(b"f", b"").decode("utf-8", "replace")
+        if bad:
+            self.dropped += bad
+            self._seldom.warning(
+                "%s from %s cannot be read, and are left out: is that a process of another version?",
+                counted(bad, "message"), ascii(sender)[:80],
+            )  # fmt: skip
         return [Letter(sender, message) for message in messages]
 
     async def close(self) -> None:

@@ -344,7 +344,7 @@ async def test_a_host_without_the_group_refuses_an_operator_and_ignores_the_rest
     ],
 )
 async def test_what_a_stranger_puts_into_a_mailbox_costs_a_group_nothing(
-    redis: AsyncRedis, client: Client, letter: bytes
+    redis: AsyncRedis, client: Client, letter: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A term from which none can rise would end the group for good."""
     async with hosting(redis, "one") as host:
@@ -354,6 +354,7 @@ async def test_what_a_stranger_puts_into_a_mailbox_costs_a_group_nothing(
         await leads(redis, host, 1)
         await connected(client, host)
         assert host.dropped >= 1
+        assert "from '\\ufffd' cannot be read, and are left out: is that a process of another" in caplog.text
 
 
 async def test_the_highest_term_that_is_believed_leaves_room_to_rise(redis: AsyncRedis) -> None:
