@@ -7,15 +7,6 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from streamlease.admin.archives.archive_rows import (
-    ArchiveCompacted,
-    ArchivedFileRow,
-    ArchivedStream,
-    ArchiveRun,
-    ArchiveShown,
-    ArchiveVerified,
-    WrongRow,
-)
 from streamlease.admin.common_options import AsJson, RedisUrl, chosen_url
 from streamlease.admin.completing import SpaceName
 from streamlease.admin.output import document, line, noting, table
@@ -53,6 +44,7 @@ def run(
 
     Leader hosts do this by themselves, a little later. Whoever comes while another is at it waits.
     """
+    from streamlease.admin.archives.archive_rows import ArchiveRun
     from streamlease.streams.archive.archive_turns import turn
     from streamlease.streams.archive.archiver import Archiver
 
@@ -90,6 +82,7 @@ def run(
 @app.command()
 def show(name: SpaceName, redis: RedisUrl = None, as_json: AsJson = False) -> None:
     """Show what of each stream is in the archive, and in which files."""
+    from streamlease.admin.archives.archive_rows import ArchivedFileRow, ArchivedStream, ArchiveShown
     from streamlease.streams.archive.catalogs import table_name
     from streamlease.streams.archive.recording import recorded
 
@@ -130,6 +123,7 @@ def show(name: SpaceName, redis: RedisUrl = None, as_json: AsJson = False) -> No
 @app.command()
 def verify(name: SpaceName, redis: RedisUrl = None, as_json: AsJson = False) -> int:
     """Read all files again, and name those that are missing or altered. Exit 1 if anything is wrong."""
+    from streamlease.admin.archives.archive_rows import ArchiveVerified, WrongRow
     from streamlease.streams.archive import checking
 
     def work(redis: BlockingRedis, space: Space, settings: ArchiveSettings) -> ArchiveVerified:
@@ -165,6 +159,7 @@ def compact(name: SpaceName, redis: RedisUrl = None, as_json: AsJson = False) ->
     """
     import time
 
+    from streamlease.admin.archives.archive_rows import ArchiveCompacted
     from streamlease.streams.archive.archive_turns import turn
     from streamlease.streams.archive.archiver import Archiver
     from streamlease.streams.archive.upkeep_steps import merge, tidy

@@ -16,11 +16,11 @@ def test_each_public_name_is_there_alone() -> None:
     for name in streamlease.__all__:
         assert getattr(streamlease, name) is not None
         assert name in dir(streamlease)
-    heavy = "redis", "pyarrow", "pydantic"
-    program = f"import streamlease, sys; print(*(one for one in {heavy} if one in sys.modules))"
-    command = [sys.executable, "-c", program]
-    bare = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    assert bare.stdout.split() == []
+    assert _heavy_ones_of("streamlease") == []
+
+
+def test_help_and_completion_import_nothing_heavy() -> None:
+    assert _heavy_ones_of("streamlease.admin.cli") == []
 
 
 def test_type_checkers_see_what_runs() -> None:
@@ -37,3 +37,11 @@ def test_type_checkers_see_what_runs() -> None:
             assert getattr(streamlease, alias.name) is home
             seen.add(alias.name)
     assert seen | {"StreamleaseError", "__version__", "errors"} == {*streamlease.__all__}
+
+
+def _heavy_ones_of(module: str) -> list[str]:
+    """What an import of `module` alone brings along that takes long."""
+    heavy = "redis", "pyarrow", "pydantic"
+    program = f"import {module}, sys; print(*(one for one in {heavy} if one in sys.modules))"
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.split()
