@@ -29,4 +29,4 @@ end
 redis.call('HDEL', KEYS[1], '')
 redis.call('HSET', KEYS[1], 'whose', ARGV[1])
 redis.call('PEXPIRE', KEYS[1], ms)
-return {redis.call('HEXISTS', KEYS[1], 'wanted') == 1 and 'wanted' or 'taken'}
+return {redis.call('HGET', KEYS[1], 'wanted') and 'wanted' or 'taken'}
