@@ -12,6 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from redis import Redis
 
@@ -34,7 +35,11 @@ async def _made(url: str) -> dict[str, Any]:
 
 def main() -> None:
     """Write the file of this version."""
-    with tempfile.TemporaryDirectory() as folder, RedisServer("embedded", Path(folder)) as server:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        RedisServer("embedded", Path(folder)) as server,
+        mock.patch("socket.gethostname", return_value="writer"),
+    ):
         made = asyncio.run(_made(server.url))
     path = FORMS / f"{__version__}.json"
     path.write_text(json.dumps(made, indent=1, sort_keys=True) + "\n")
