@@ -304,7 +304,7 @@ async def test_a_defect_in_one_leader_ends_that_leader_only(
 async def test_a_group_that_cannot_be_read_is_told_of_and_left_alone_for_a_while(
     redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, part: str
 ) -> None:
-    """It was claimed, given up and claimed again, many terms a second, and nobody was told."""
+    """It was claimed, given up and claimed again, two terms a second, and nobody was told."""
     key = getattr(keys, part)(GROUP)
     held = await redis.get(key) if part == "definition" else None
     if held is None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -49,6 +50,11 @@ async def test_what_this_version_leaves_is_what_its_form_has(redis_url: str) -> 
         await go_on(client)
 
 
-def _kinds(keys: dict[str, list[object]]) -> dict[str, object]:
-    """Keys and their types, but for those of what hosts do beside: some come to that, and some do not."""
-    return {key: held[0] for key, held in keys.items() if ":!" not in key and ":open:" not in key}
+def _kinds(keys: dict[str, list[Any]]) -> set[tuple[str, str]]:
+    """Kinds of keys and their types, but for what hosts do beside: some come to that, and some do not."""
+    beside = ":!", ":open:"
+    return {
+        (key.partition("}")[2], held[0])
+        for key, held in keys.items()
+        if not any(one in key for one in beside)
+    }
