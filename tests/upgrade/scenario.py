@@ -11,11 +11,18 @@ import pyarrow as pa
 from streamlease import Retention
 from streamlease.agent.client import Client
 from streamlease.agent.epochs.epoch_items import Frontier
+from streamlease.hosts import snapshot_maker
 from streamlease.hosts.compactor import Compactor
+from streamlease.hosts.snapshot_maker import SnapshotMaker
+from streamlease.leader import journal
+from streamlease.leader.core import view
+from streamlease.leader.journal import recover
+from streamlease.protocol.acts import PauseGroup, ResetProgress
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry.dead_letters import DeadLetters
 from streamlease.streams.clock import milliseconds
+from streamlease.streams.collections.snapshots import newest_snapshots
 from streamlease.streams.entries.delivered import Message
 from streamlease.streams.log import compacting, merging
 from streamlease.streams.log.keys import stream_merged
@@ -23,6 +30,7 @@ from streamlease.streams.redis.connection import ask
 
 SHARED = "$shared/desk/flights/#"
 OPTIONS = GroupOptions(max_failures=1, retry_delay_ms=0)
+PARKED = SharedSubscription.parse("$shared/parked/readings/#")
 EPOCHS = "$shared/tally/clicks/#"
 SCHEMA = pa.schema([("degrees", pa.float64()), ("place", pa.string()), ("tags", pa.list_(pa.int64()))])
 SECONDS = 60.0
@@ -80,7 +88,10 @@ async def write(client: Client) -> dict[str, Any]:
         for epoch in range(4):
             await staged.send_many(f"clicks/{epoch % 2}", [b"click %d" % epoch] * 3, epoch=epoch)
             await staged.advance(epoch + 1)
-    return {"flights": await _consume(client), "clicks": await _consume_parts(client)}
+    await _snapshot(client)
+    with mock.patch.object(journal, "SNAPSHOT_EVERY", 3):
+        await _park(client)
+        return {"flights": await _consume(client), "clicks": await _consume_parts(client)}
 
 
 async def _merge(client: Client) -> None:
@@ -94,6 +105,26 @@ async def _merge(client: Client) -> None:
                 await compactor.round()
                 await asyncio.sleep(0.1)
     await compactor.close()
+
+
+async def _snapshot(client: Client) -> None:
+    """Write what there is of the collection beside its changes."""
+    maker = SnapshotMaker(client.redis, "writer", milliseconds)
+    streams = (await client.spaces.get("seats")).streams()
+    with mock.patch.object(snapshot_maker, "LEAST_CHANGES", 1):
+        async with asyncio.timeout(SECONDS):
+            while not any(one.upto for one in (await newest_snapshots(client.redis, streams)).values()):
+                await maker.round()  # unless the client's own host has that claim, and makes it
+                await asyncio.sleep(0.1)
+    await maker.close()
+
+
+async def _park(client: Client) -> None:
+    """A group that an operator has put somewhere, and paused."""
+    await client.groups.declare(PARKED, "earliest", options=OPTIONS)
+    stream = (await client.spaces.get("readings")).streams()[0]
+    await client.act(PARKED, PauseGroup(), who="operator")
+    await client.act(PARKED, ResetProgress(offsets={str(stream): 2}), who="operator")
 
 
 async def _consume(client: Client) -> list[Any]:
@@ -134,7 +165,13 @@ async def read(client: Client, done: dict[str, Any]) -> dict[str, Any]:
     Args:
         done: what the groups have committed.
     """
-    found: dict[str, Any] = {"spaces": [], "histories": {}}
+    found: dict[str, Any] = {"spaces": [], "histories": {}, "groups": {}}
+    for group in await client.groups.list():
+        seen = view.of_state((await recover(client.redis, group.id)).state)
+        rows = [
+            [row["stream"], row["committed"], row["state"], row["dead_letters"]] for row in seen["streams"]
+        ]
+        found["groups"][group.id] = [seen["state"], rows]
     for space in await client.spaces.list():
         streams = [str(stream) for stream in space.streams()]
         kinds = [space.shard_by, space.epochs, space.collection, str(space.retention), space.compact_after_ms]

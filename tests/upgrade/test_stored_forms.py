@@ -54,7 +54,7 @@ def _kinds(keys: dict[str, list[Any]]) -> set[tuple[str, str]]:
     """Kinds of keys and their types, but for what hosts do beside: some come to that, and some do not."""
     beside = ":!", ":open:"
     return {
-        (key.partition("}")[2], held[0])
+        (key.partition("}")[2].split(":")[1], held[0])
         for key, held in keys.items()
         if not any(one in key for one in beside)
     }
