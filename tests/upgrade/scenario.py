@@ -17,7 +17,7 @@ from streamlease.hosts.snapshot_maker import SnapshotMaker
 from streamlease.leader import journal
 from streamlease.leader.core import view
 from streamlease.leader.journal import recover
-from streamlease.protocol.acts import PauseGroup, ResetProgress
+from streamlease.protocol.acts import PauseGroup, ResetProgress, ResumeGroup
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry.dead_letters import DeadLetters
@@ -229,6 +229,9 @@ async def go_on(client: Client) -> None:
             batch = await anext(reader)
             seen += [(one.stream, one.offset) for one in batch.messages]
             await batch.commit()
+    await client.act(PARKED, ResumeGroup(), who="operator")
+    async with asyncio.timeout(SECONDS), client.subscribe(str(PARKED)) as reader:
+        assert (await anext(reader)).start == 2
     async with asyncio.timeout(SECONDS), client.epoch_publisher("clicks", "ingest") as staged:
         assert staged.frontier == [(4,)]
         await staged.send("clicks/0", b"new", epoch=4)
