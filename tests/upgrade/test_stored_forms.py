@@ -52,7 +52,7 @@ async def test_what_this_version_leaves_is_what_its_form_has(redis_url: str) -> 
 
 def _kinds(keys: dict[str, list[Any]]) -> set[tuple[str, str]]:
     """Kinds of keys and their types, but for what hosts do beside: some come to that, and some do not."""
-    beside = ":!", ":open:"
+    beside = ":!", ":open:", ":pulses"
     return {
         (key.partition("}")[2].split(":")[1], held[0])
         for key, held in keys.items()
