@@ -11,8 +11,7 @@ from pathlib import Path
 import streamlease
 
 
-def test_each_public_name_is_there_alone() -> None:
-    """In a process that has imported nothing else."""
+def test_each_public_name_is_there_and_costs_nothing_before() -> None:
     for name in streamlease.__all__:
         assert getattr(streamlease, name) is not None
         assert name in dir(streamlease)

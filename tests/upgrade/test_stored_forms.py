@@ -24,6 +24,7 @@ def test_there_is_a_form_of_this_version() -> None:
     assert __version__ in VERSIONS, "make it: .venv/bin/python -m tests.upgrade"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_what_a_version_left_is_read_and_gone_on_with(redis_url: str, version: str) -> None:
     form = json.loads((FORMS / f"{version}.json").read_text())
@@ -35,6 +36,7 @@ async def test_what_a_version_left_is_read_and_gone_on_with(redis_url: str, vers
         await go_on(client)
 
 
+@pytest.mark.slow
 async def test_what_this_version_leaves_is_what_its_form_has(redis_url: str) -> None:
     """The form would not show what the scenario has got since."""
     async with connect(redis_url) as client:
