@@ -142,6 +142,13 @@ async def test_what_a_later_version_adds_is_left_out(spaces: SpaceStore, tmp_pat
     assert parse_definition("flights", json.dumps(more(space.model_dump(mode="json"))).encode()) == space
 
 
+def test_settings_of_an_earlier_version_have_what_was_there_before() -> None:
+    some = b'"retention": {"age_ms": 5}, "archive": {"uri": "/a"}'
+    text = b'{"name": "s", "topics": ["s"], "generations": [{"number": 0, "streams": 1}], %b}' % some
+    space = parse_definition("s", text)
+    assert (space.retention, space.archive) == (Retention(age_ms=5), ArchiveSettings("/a"))
+
+
 def test_settings_that_lack_something_are_damage() -> None:
     text = b'{"name": "s", "topics": ["s"], "generations": [{"number": 0, "streams": 1}], "archive": {}}'
     with pytest.raises(Unsupported, match=r"^archive: .*uri: Input should be a valid string"):
