@@ -256,6 +256,7 @@ class Client(ManagerBridge[asynchronous.Client]):
     create_space = waiting(asynchronous.Client.create_space)
     alter_space = waiting(asynchronous.Client.alter_space)
     seal_space = waiting(asynchronous.Client.seal_space)
+    act = waiting(asynchronous.Client.act)
 
     @overload
     def subscribe(

@@ -23,7 +23,7 @@ from streamlease.streams.entries.schemas import SchemaLike
 from streamlease.streams.redis.connection import AsyncRedis, check_server
 from streamlease.streams.redis.connection import connect as connect_redis
 from streamlease.streams.redis.urls import redis_url
-from streamlease.streams.spaces.space_options import SpaceOptions
+from streamlease.streams.spaces.space_options import SpaceAlteration, SpaceOptions
 from streamlease.streams.spaces.spaces import Space, SpaceStore
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from streamlease.agent.epochs.epoch_reading import EpochMode, EpochSubscription
     from streamlease.agent.epochs.group_reader import EpochGroupReader
     from streamlease.agent.membership.agent import Agent
+    from streamlease.agent.operator_acts import ActOptions, CommandOptions
     from streamlease.agent.plain.listening import PlainSubscription
     from streamlease.agent.plain.plain_ways import Since
     from streamlease.agent.subscribing import Joining, Subscription
@@ -50,8 +51,6 @@ if TYPE_CHECKING:
 Typed: TypeAlias = SchemaLike | None
 Off: TypeAlias = Literal["off"]
 A = TypeVar("A", bound="BaseModel")
-ACT_SECONDS = 4.5
-"""How long an operator's act may take until it is answered or given up."""
 
 
 class Client:
@@ -135,8 +134,8 @@ class Client:
         """Create a space, or return it if it exists with the same definition; see `SpaceStore.create`."""
         return await self.spaces.create(name, topics, **options)
 
-    async def alter_space(self, /, name: str, **changes: Any) -> Space:
-        """Give a space other streams; see `sealing.alter_space` for `streams`, `rotate` and `expected`."""
+    async def alter_space(self, /, name: str, **changes: Unpack[SpaceAlteration]) -> Space:
+        """Change what `SpaceAlteration` names of a space that is used; errors as of `sealing.alter_space`."""
         from streamlease.streams.epochs.sealing import alter_space
 
         return await alter_space(self.redis, self.spaces, name, self._have_keepers, **changes)
@@ -335,50 +334,34 @@ class Client:
         return await self._feeds.lookup(topic, wait)
 
     async def command(
-        self,
-        subscription: SharedSubscription,
-        act: Act,
-        *,
-        who: str = "",
-        dry_run: bool = False,
-        seconds: float = 5.0,
+        self, subscription: SharedSubscription | str, act: Act | str, **asked: Unpack[CommandOptions]
     ) -> dict[str, Any]:
         """As `act`, by whoever leads the group now: NotLeader if nobody does."""
         from streamlease.agent.operator_acts import ask_leader
 
-        own = (self.redis, self.groups, self.agent)
-        return await ask_leader(*own, subscription, act, who=who, dry_run=dry_run, seconds=seconds)
+        return await ask_leader(self.redis, self.groups, self.agent, subscription, act, **asked)
 
     async def act(
-        self,
-        subscription: SharedSubscription,
-        act: Act,
-        *,
-        who: str = "",
-        request: str | None = None,
-        dry_run: bool = False,
-        seconds: float = ACT_SECONDS,
+        self, subscription: SharedSubscription | str, act: Act | str, **asked: Unpack[ActOptions]
     ) -> dict[str, Any]:
         """Have an operator's act done; a leader is found or spawned for it. The leader's answer.
 
         Args:
-            who: who acts, as kept in the group's history.
-            request: id of the command: the same one is never done twice; a new one if not given.
-            dry_run: only answer what it would do.
+            act: one of ``protocol.acts``, or its name; the name's own fields are among `asked`.
+            asked: see `ActOptions`.
 
         Raises:
-            InvalidOption: an argument is not acceptable. UnknownGroup: nobody declared it.
+            InvalidInput: an argument is not acceptable. UnknownGroup: nobody declared it.
             ActRefused: the leader says why it is not done.
             NotLeader: nobody leads, and nobody could be made to: nothing was done.
             Indefinite: no answer within `seconds`: it was done, or it was not.
         """
         from streamlease.agent.operator_acts import have_done
 
-        own = (self.redis, self.groups, self.agent, subscription)
-        return await have_done(*own, act, who=who, request=request, dry_run=dry_run, seconds=seconds)
+        return await have_done(self.redis, self.groups, self.agent, subscription, act, **asked)
 
     async def drain_host(
-        self, host: str, *, who: str = "", undo: bool = False, seconds: float = ACT_SECONDS
+        self, host: str, *, who: str = "", undo: bool = False, seconds: float = 4.5
     ) -> dict[str, Any]:
         """Have a leader host hand its leaders to others, one by one, and take none; or take them again.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar, assert_never
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, assert_never
 
 from pydantic import BaseModel, ValidationError
 
-from streamlease.protocol.acts import Act, unacceptable
+from streamlease.protocol.acts import KINDS, Act, parse, unacceptable
 from streamlease.protocol.errors import ActRefused, InvalidOption, NotLeader
 from streamlease.protocol.ids import random_token
 from streamlease.protocol.messages import (
@@ -28,6 +28,41 @@ if TYPE_CHECKING:
     from streamlease.agent.membership.agent import Agent
 
 M = TypeVar("M", bound=BaseModel)
+ACT_SECONDS = 4.5
+"""How long an operator's act may take until it is answered or given up."""
+MOST_SECONDS = 3600
+
+
+class ActFields(TypedDict, total=False):
+    """The fields of an act that is named; which it has, ``protocol.acts`` says."""
+
+    stream: str
+    """``SPACE.GENERATION.SHARD``."""
+    borrower: str
+    """Name or id."""
+    offsets: dict[str, int]
+    """By stream."""
+    until: int
+    """Milliseconds since 1970."""
+    force: bool
+
+
+class CommandOptions(ActFields, total=False):
+    """How an act is asked for."""
+
+    who: str
+    """Who acts, as kept in the group's history."""
+    dry_run: bool
+    """Only answer what it would do."""
+    seconds: float
+    """How long to wait for the answer."""
+
+
+class ActOptions(CommandOptions, total=False):
+    """How an act is asked for that is done once."""
+
+    request: str | None
+    """Id of the command: the same one is never done twice; a new one if not given."""
 
 
 def command_of(
@@ -85,40 +120,70 @@ async def ask_leader(
     redis: AsyncRedis,
     groups: Groups,
     agent: Callable[[], Awaitable[Agent]],
-    subscription: SharedSubscription,
-    act: Act,
+    subscription: SharedSubscription | str,
+    act: Act | str,
     *,
-    who: str,
-    dry_run: bool,
-    seconds: float,
+    who: str = "",
+    dry_run: bool = False,
+    seconds: float = 5.0,
+    **fields: Unpack[ActFields],
 ) -> dict[str, Any]:
     """`Client.command`."""
-    await groups.get(subscription)
-    record = await leadership.read(redis, subscription.id)
+    shared, wanted = _group_of(subscription), _act_of(act, fields)
+    _check_seconds(seconds)
+    await groups.get(shared)
+    record = await leadership.read(redis, shared.id)
     if not record.held or record.expired:
-        raise NotLeader(f"group '{subscription}' has no leader now: one comes with its next consumer")
-    command = command_of(subscription.id, act, who=who, dry_run=dry_run)
+        raise NotLeader(f"group '{shared}' has no leader now: one comes with its next consumer")
+    command = command_of(shared.id, wanted, who=who, dry_run=dry_run)
     reply = await (await agent()).commands.ask(record.mailbox, command, seconds)
-    return answer_of(reply, subscription.id)
+    return answer_of(reply, shared.id)
 
 
 async def have_done(
     redis: AsyncRedis,
     groups: Groups,
     agent: Callable[[], Awaitable[Agent]],
-    subscription: SharedSubscription,
-    act: Act,
+    subscription: SharedSubscription | str,
+    act: Act | str,
     *,
-    who: str,
-    request: str | None,
-    dry_run: bool,
-    seconds: float,
+    who: str = "",
+    request: str | None = None,
+    dry_run: bool = False,
+    seconds: float = ACT_SECONDS,
+    **fields: Unpack[ActFields],
 ) -> dict[str, Any]:
     """`Client.act`."""
-    await groups.get(subscription)
+    shared, wanted = _group_of(subscription), _act_of(act, fields)
+    _check_seconds(seconds)
+    await groups.get(shared)
     at = await moment(redis)
-    command = command_of(subscription.id, act, who=who, request=request, at=at, dry_run=dry_run)
-    return answer_of(await (await agent()).commands.act(command, seconds), subscription.id)
+    command = command_of(shared.id, wanted, who=who, request=request, at=at, dry_run=dry_run)
+    return answer_of(await (await agent()).commands.act(command, seconds), shared.id)
+
+
+def _group_of(given: SharedSubscription | str) -> SharedSubscription:
+    return given if isinstance(given, SharedSubscription) else SharedSubscription.parse(given)
+
+
+def _check_seconds(given: float) -> None:
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= MOST_SECONDS:
+        raise InvalidOption(f"seconds is {ascii(given)[:80]}: give more than 0, up to {MOST_SECONDS}")
+
+
+def _act_of(given: Act | str, fields: Mapping[str, Any]) -> Act:
+    """The act that is meant.
+
+    Raises:
+        InvalidOption: there is none of that name, or a field is none or not acceptable.
+    """
+    if isinstance(given, str):
+        return parse(given, **fields)
+    if not isinstance(given, Act):
+        raise InvalidOption(f"act is {ascii(given)[:80]}: use one of {', '.join(KINDS)}")
+    if fields:
+        raise InvalidOption(f"the act has its fields, and {', '.join(fields)} beside them: leave these out")
+    return given
 
 
 async def have_drained(
@@ -131,6 +196,7 @@ async def have_drained(
     seconds: float,
 ) -> dict[str, Any]:
     """`Client.drain_host`."""
+    _check_seconds(seconds)
     drain = drain_of(host, who=who, at=await moment(redis), undo=undo)
     return answer_of(await (await agent()).commands.drain_host(drain, seconds), host)
 

@@ -163,7 +163,7 @@ KINDS: dict[str, type[_Act]] = {kind.model_fields["act"].default: kind for kind 
 A = TypeVar("A", bound=BaseModel)
 
 
-def made(kind: type[A], **fields: Any) -> A:
+def made(kind: type[A], /, **fields: Any) -> A:
     """An act of that kind.
 
     Raises:
@@ -184,7 +184,7 @@ def unacceptable(error: ValidationError) -> InvalidOption:
     )
 
 
-def parse(name: str, **fields: Any) -> Act:
+def parse(name: str, /, **fields: Any) -> Act:
     """The act of that name.
 
     Raises:

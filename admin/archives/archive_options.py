@@ -11,7 +11,6 @@ from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.quantities import parse_duration, parse_size
 
 if TYPE_CHECKING:
-    from streamlease.agent.client import Client
     from streamlease.streams.spaces.archive_settings import ArchiveSettings
     from streamlease.streams.spaces.spaces import Space
 
@@ -101,57 +100,3 @@ class ArchiveChange:
     def of(self, space: Space) -> ArchiveSettings | None:
         """The archive that the space is to have."""
         return archive_settings(self.uri, self.keep, self.catalog, space.archive)
-
-    async def check(self, client: Client, space: Space) -> None:
-        """Whether it may have that; of a place that is new, `take` finds out more.
-
-        Raises:
-            SpaceConflict: it has files elsewhere.
-            InvalidOption.
-        """
-        from streamlease.streams.log.log import AsyncLog
-        from streamlease.streams.spaces.archive_settings import check_moves
-
-        wanted, before = self._elsewhere(space), space.archive
-        if wanted is None:
-            return
-        states = await AsyncLog(client.redis).states(space.streams())
-        check_moves(
-            space.name, before, wanted, has_files=any(one.exists is not None for one in states.values())
-        )
-
-    async def take(self, client: Client, space: Space) -> None:
-        """Try and take the place, if it is new.
-
-        Raises:
-            SpaceConflict: the place belongs to another space.
-            InvalidOption, ArchiveUnavailable.
-        """
-        from streamlease.streams.spaces.archive_place import take_place
-
-        wanted = self._elsewhere(space)
-        if wanted is not None:
-            known = await client.spaces.look()
-            await take_place(client.redis, wanted.uri, space.name, space.born, known)
-
-    def _elsewhere(self, space: Space) -> ArchiveSettings | None:
-        """The archive that the space is to have, if it lies elsewhere than that which it has."""
-        wanted, before = self.of(space), space.archive
-        if wanted is None or before is None:
-            return wanted
-        return None if (wanted.uri, wanted.catalog) == (before.uri, before.catalog) else wanted
-
-    async def leave(self, client: Client, before: Space, after: Space) -> None:
-        """Let others have the place that the space had before.
-
-        Raises:
-            SpaceConflict, ArchiveUnavailable.
-        """
-        from streamlease.streams.redis.connection import beside
-        from streamlease.streams.spaces.archive_place import let_go, owner_of_place
-
-        left, now = before.archive, after.archive
-        if left is None or now is None or left.uri == now.uri:
-            return
-        owner = await owner_of_place(client.redis, before.name, before.born)
-        await beside(client.redis, lambda: let_go(left.uri, owner))

@@ -23,7 +23,7 @@ from streamlease.admin.spaces.retention_options import (
     RetentionOptions,
 )
 from streamlease.admin.spaces.schema_option import SchemaFile
-from streamlease.admin.spaces.space_changes import NewStreams, SpaceChanges
+from streamlease.admin.spaces.space_changes import SpaceChanges, StreamChange
 from streamlease.admin.spaces.space_view import definition
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.plurals import counted
@@ -93,7 +93,7 @@ def alter(
     Starting new streams is safe to repeat only with --from-generation. A schema may gain nullable columns;
     older messages have null there.
     """
-    new = NewStreams(streams, rotate, from_generation)
+    new = StreamChange(streams, rotate, from_generation)
     asked = RetentionOptions(retention, retention_bytes, retention_messages, retention_force, group_expiry)
     older = ArchiveChange(archive, keep_in_memory, archive_catalog)
     changes = SpaceChanges(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 from streamlease.admin.spaces.compaction_option import parse_compact_after
 from streamlease.protocol.errors import InvalidOption
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class NewStreams:
+class StreamChange:
     """What is asked about the streams of the space."""
 
     count: int | None
@@ -35,40 +35,12 @@ class NewStreams:
     def anything(self) -> bool:
         return self.count is not None or self.rotate
 
-    def after(self, space: Space) -> Space:
-        """The definition with the streams that would be made; the number of the generation may be higher.
-
-        Raises:
-            InvalidOption, StreamSealed, SpaceConflict: as `alter`, which may find more.
-        """
-        from streamlease.streams.spaces.altering import altered_meanwhile, check_goes_on
-        from streamlease.streams.spaces.definitions import Generation, check_streams, follows
-
-        if not self.anything:
-            return space
-        if self.count is not None:
-            check_streams(space.name, self.count)
-        check_goes_on(space)
-        newest, wanted = space.newest, self.count or space.newest.streams
-        if self.follows is not None and self.follows != newest.number:
-            if follows(space, self.follows, wanted):
-                return space
-            raise altered_meanwhile(space)
-        if wanted == newest.streams and not self.rotate:
-            return space
-        one = Generation(number=newest.number + 1, streams=wanted)
-        return space.model_copy(update={"generations": (*space.generations, one)})
-
-    async def alter(self, client: Client, space: Space) -> Space:
-        follows = space.newest.number if self.follows is None and self.rotate else self.follows
-        return await client.alter_space(space.name, streams=self.count, rotate=self.rotate, expected=follows)
-
 
 @dataclass(frozen=True, slots=True)
 class SpaceChanges:
     """All that is asked."""
 
-    streams: NewStreams
+    streams: StreamChange
     retention: RetentionOptions
     columns: Schema | None
     compact_after: str | None
@@ -76,9 +48,14 @@ class SpaceChanges:
 
     @property
     def anything(self) -> bool:
-        """Whether any setting is given."""
+        """Whether anything is given."""
+        return self.settings or self.streams.anything
+
+    @property
+    def settings(self) -> bool:
+        """Whether anything is given but streams."""
         others = self.columns is not None or self.compact_after is not None
-        return others or self.streams.anything or self.retention.anything or self.archive.anything
+        return others or self.retention.anything or self.archive.anything
 
     async def look(self, client: Client, name: str) -> tuple[Space, Space]:
         """The space, and what it would become; nothing is changed.
@@ -87,45 +64,44 @@ class SpaceChanges:
             UnknownSpace: there is none.
             InvalidOption, SchemaMismatch, SpaceConflict, StreamSealed: as `make`, which may find more.
         """
-        space = await client.spaces.get(name)
-        if self.archive.anything:
-            await self.archive.check(client, space)
-        return space, self.streams.after(self._redefined(space))
+        from streamlease.streams.spaces.altering import with_streams
+
+        before, after = await client.spaces.redefined(name, self._redefined)
+        new = self.streams
+        return before, with_streams(after, new.count, new.rotate, new.follows) if new.anything else after
 
     async def make(self, client: Client, name: str) -> Space:
         """Change the space; how it is then. Safe to repeat; new streams only with what they follow."""
-        space = await client.spaces.get(name)
-        streams_first = space.epochs and self.streams.anything
-        if streams_first:  # which is refused while publishers are there: then nothing else is changed either
-            space = await self.streams.alter(client, space)
-        if self.archive.anything:
-            await self.archive.check(client, space)
-            await self.archive.take(client, space)
-        others = self.columns is not None or self.compact_after is not None or self.archive.anything
-        if self.retention.anything or others:
-            before, space = space, await client.spaces.change(name, self._redefined)
-            if self.archive.anything:
-                await self.archive.leave(client, before, space)
-            await client.spaces.generations.tell_schemas(space)
-        if not self.streams.anything or streams_first:
-            return space
-        return await self.streams.alter(client, space)
+        from streamlease.streams.epochs.sealing import change_space
+
+        async def keep() -> None:
+            (await client.agent()).need_keepers()
+
+        new = self.streams
+        return await change_space(
+            client.redis,
+            client.spaces,
+            name,
+            keep,
+            self._redefined if self.settings else None,
+            streams=new.count,
+            rotate=new.rotate,
+            expected=new.follows,
+        )
 
     def _redefined(self, space: Space) -> Space:
-        from streamlease.streams.spaces.collection_settings import check_collection
-        from streamlease.streams.spaces.definitions import check_compact_after
-        from streamlease.streams.spaces.epoch_settings import check_not_merged
+        from streamlease.streams.spaces.space_options import redefined
 
-        update: dict[str, Any] = {"retention": self.retention.changed(space.retention)}
+        merged: int | Literal["off"] | None = None
         if self.compact_after is not None:
-            update["compact_after_ms"] = parse_compact_after(self.compact_after)
-            check_compact_after(update["compact_after_ms"])
-            check_not_merged(space.name, space.epochs, update["compact_after_ms"])
-            check_collection(space.name, space.collection, (), update["compact_after_ms"])
-        if self.archive.anything:
-            update["archive"] = self.archive.of(space)
-        changed = space.model_copy(update=update)
-        return changed if self.columns is None else changed.with_schema(self.columns)
+            merged = parse_compact_after(self.compact_after) or "off"
+        return redefined(
+            space,
+            retention=self.retention.changed(space.retention),
+            schema=self.columns,
+            compact_after_ms=merged,
+            archive=self.archive.of(space) if self.archive.anything else None,
+        )
 
 
 def differences(before: Space, after: Space) -> list[str]:

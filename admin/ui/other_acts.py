@@ -273,13 +273,13 @@ def _epochs(frontier: Sequence[Sequence[int]]) -> str:
 async def _alter_space(client: Client, wanted: _AlterSpace) -> list[str]:
     from streamlease.admin.archives.archive_options import ArchiveChange
     from streamlease.admin.spaces.retention_options import RetentionOptions
-    from streamlease.admin.spaces.space_changes import NewStreams, SpaceChanges, differences
+    from streamlease.admin.spaces.space_changes import SpaceChanges, StreamChange, differences
     from streamlease.streams.entries.schemas import Schema
 
     force = None if wanted.retention_force is None else wanted.retention_force == "yes"
     others = wanted.streams is not None or wanted.rotate
     changes = SpaceChanges(
-        NewStreams(wanted.streams, wanted.rotate, wanted.from_generation if others else None),
+        StreamChange(wanted.streams, wanted.rotate, wanted.from_generation if others else None),
         RetentionOptions(
             wanted.retention, wanted.retention_bytes, wanted.retention_messages, force, wanted.group_expiry
         ),

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from typing import Literal
 
 from streamlease.protocol.errors import (
     Indefinite,
@@ -27,6 +28,7 @@ from streamlease.protocol.errors import (
     StoreUnavailable,
 )
 from streamlease.protocol.ids import StreamId
+from streamlease.streams.entries.schemas import Schema, SchemaLike
 from streamlease.streams.epochs import keys
 from streamlease.streams.epochs.core.lines import SealLine, dump_line
 from streamlease.streams.epochs.stored import read_fold, read_newest
@@ -36,6 +38,10 @@ from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.redis.connection import Argument, AsyncRedis, ask
 from streamlease.streams.redis.durable import run_durably
 from streamlease.streams.redis.scripts import load_script
+from streamlease.streams.spaces.altering import with_streams
+from streamlease.streams.spaces.archive_settings import ArchiveSettings
+from streamlease.streams.spaces.retention import Retention
+from streamlease.streams.spaces.space_options import NewStreams, redefined
 from streamlease.streams.spaces.spaces import Space, SpaceStore
 
 LOOK_SECONDS = 0.05
@@ -107,25 +113,88 @@ async def alter_space(
     streams: int | None = None,
     rotate: bool = False,
     expected: int | None = None,
+    retention: Retention | str | None = None,
+    schema: SchemaLike | None = None,
+    compact_after_ms: int | Literal["off"] | None = None,
+    archive: ArchiveSettings | str | None = None,
 ) -> Space:
-    """Give a space, with epochs or without, a new generation of streams; see ``Generations.alter``.
+    """Give a space other settings, a new generation of streams, or both; see `SpaceAlteration`.
+
+    Raises:
+        As `change_space`.
+    """
+    wanted = None if schema is None else Schema.of(schema)
+
+    def change(space: Space) -> Space:
+        return redefined(
+            space, retention=retention, schema=wanted, compact_after_ms=compact_after_ms, archive=archive
+        )
+
+    same = (retention, schema, compact_after_ms, archive) == (None, None, None, None)
+    asked: NewStreams = {"streams": streams, "rotate": rotate, "expected": expected}
+    return await change_space(redis, spaces, name, keep, None if same else change, **asked)
+
+
+async def change_space(
+    redis: AsyncRedis,
+    spaces: SpaceStore,
+    name: str,
+    keep: Callable[[], Awaitable[None]],
+    change: Callable[[Space], Space] | None,
+    *,
+    streams: int | None = None,
+    rotate: bool = False,
+    expected: int | None = None,
+) -> Space:
+    """Change the definition of a space, with epochs or without, give it a new generation of streams, or both.
+
+    What can be refused is looked at before anything is changed. Where there are epochs, new streams come
+    first: publishers that are there refuse them.
 
     Args:
         keep: sees that the space has a keeper.
+        change: makes the new definition of the present one; None: it stays.
+        streams, rotate, expected: as of ``Generations.alter``; without any of them, and with `change`, the
+            streams stay as they are.
 
     Raises:
-        SpaceConflict: publishers of epochs are there; nothing was changed.
-        And as ``Generations.alter``; safe to repeat, a rotation with `expected`.
+        InvalidOption, SchemaMismatch: a value is not acceptable, or not for this space.
+        UnknownSpace: there is no such space.
+        StreamSealed: the space was sealed for good, and is to get other streams.
+        SpaceConflict: publishers of epochs are there, or the place for an archive is somebody else's; or
+            the space was altered meanwhile.
+        ArchiveUnavailable: files cannot be written, read and removed at a place for an archive.
+        NotDurable, StoreUnavailable, StoreRefused, Indefinite: safe to repeat, a rotation with `expected`.
     """
-    asked = {"streams": streams, "rotate": rotate, "expected": expected}
-    space = await spaces.get(name)
+    if change is not None and streams is None and rotate is False and expected is None:
+        return await spaces.redefine(name, change)
+    space, _ = await spaces.redefined(name, change or (lambda space: space))
+    with_streams(space, streams, rotate, expected)
+    follows = space.newest.number if expected is None and rotate else expected
+    asked: NewStreams = {"streams": streams, "rotate": rotate, "expected": follows}
+    if change is None:
+        return await _new_streams(redis, spaces, space, keep, asked)
+    if space.epochs:
+        await _new_streams(redis, spaces, space, keep, asked)
+        return await spaces.redefine(name, change)
+    await spaces.redefine(name, change)
+    return await _new_streams(redis, spaces, space, keep, asked)
+
+
+async def _new_streams(
+    redis: AsyncRedis,
+    spaces: SpaceStore,
+    space: Space,
+    keep: Callable[[], Awaitable[None]],
+    asked: NewStreams,
+) -> Space:
     if not space.epochs or space.ended:
-        return await spaces.generations.alter(name, **asked)  # type: ignore[arg-type]
+        return await spaces.generations.alter(space.name, **asked)
     await keep()
     await _rest(redis, space, REST_MS)
     try:
         await _until_nothing_waits(redis, space)
-        return await spaces.generations.alter(name, at_rest=True, **asked)  # type: ignore[arg-type]
+        return await spaces.generations.alter(space.name, at_rest=True, **asked)
     finally:
         with contextlib.suppress(StoreUnavailable, StoreRefused, Indefinite):
             # Unanswered, it ends by itself.

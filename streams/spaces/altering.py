@@ -18,6 +18,7 @@ from typing import Literal
 from streamlease.protocol.errors import (
     Indefinite,
     InvalidInput,
+    InvalidOption,
     SpaceConflict,
     StreamSealed,
 )
@@ -266,6 +267,32 @@ def check_goes_on(space: Space) -> None:
     """
     if space.ended:
         raise StreamSealed(f"space {space.name} is sealed and takes no more messages: create another space")
+
+
+def with_streams(space: Space, streams: int | None, rotate: bool, expected: int | None) -> Space:
+    """The definition with the streams that `Generations.alter` would give the space. Pure.
+
+    The number of the generation may be higher in the end.
+
+    Raises:
+        InvalidOption, StreamSealed, SpaceConflict: as `Generations.alter`, which may find more.
+    """
+    if streams is not None:
+        check_streams(space.name, streams)
+    if type(rotate) is not bool:
+        raise InvalidOption(f"rotate is {ascii(rotate)[:80]}: use True or False")
+    if expected is not None and (isinstance(expected, bool) or not isinstance(expected, int)):
+        raise InvalidOption(f"expected is {ascii(expected)[:80]}: give the number of a generation")
+    check_goes_on(space)
+    newest, wanted = space.newest, streams or space.newest.streams
+    if expected is not None and expected != newest.number:
+        if follows(space, expected, wanted):
+            return space
+        raise altered_meanwhile(space)
+    if wanted == newest.streams and not rotate:
+        return space
+    one = Generation(number=newest.number + 1, streams=wanted)
+    return space.model_copy(update={"generations": (*space.generations, one)})
 
 
 def altered_meanwhile(space: Space) -> SpaceConflict:

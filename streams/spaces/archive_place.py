@@ -27,7 +27,10 @@ from streamlease.streams.archive.files.places import (
     tried,
     write_small,
 )
+from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.redis.connection import Redis, beside
+from streamlease.streams.spaces.archive_settings import ArchiveSettings, check_moves
+from streamlease.streams.spaces.definitions import Space
 from streamlease.streams.spaces.installation import installation
 from streamlease.streams.spaces.known import Known
 
@@ -98,6 +101,41 @@ async def take_place(redis: Redis, uri: str, space: str, born: int, known: Known
     living: dict[str, int | None] = {one.name: one.born for one in known.listed}
     living |= dict.fromkeys(known.damaged)
     await beside(redis, lambda: _take(uri, owner, living))
+
+
+def another_place(before: Space, after: Space) -> ArchiveSettings | None:
+    """The archive of `after`, if it is not where that of `before` is. Pure."""
+    wanted, had = after.archive, before.archive
+    if wanted is None or had is None:
+        return wanted
+    return None if (wanted.uri, wanted.catalog) == (had.uri, had.catalog) else wanted
+
+
+async def check_place(redis: Redis, before: Space, after: Space) -> None:
+    """Whether a space may have its archive where `after` has it; taking the place may find more.
+
+    Raises:
+        SpaceConflict: it has files elsewhere.
+        StoreUnavailable, StoreRefused.
+    """
+    wanted = another_place(before, after)
+    if wanted is not None:
+        states = await AsyncLog(redis).states(before.streams())
+        some = any(one.exists is not None for one in states.values())
+        check_moves(before.name, before.archive, wanted, has_files=some)
+
+
+async def leave_former(redis: Redis, before: Space, after: Space) -> None:
+    """Let others have the place that a space had before.
+
+    Raises:
+        SpaceConflict, ArchiveUnavailable.
+        StoreUnavailable, StoreRefused, Indefinite.
+    """
+    left, now = before.archive, after.archive
+    if left is not None and now is not None and left.uri != now.uri:
+        owner = await owner_of_place(redis, before.name, before.born)
+        await beside(redis, lambda: let_go(left.uri, owner))
 
 
 def leave_place(uri: str, owner: PlaceOwner) -> int:

@@ -41,6 +41,14 @@ class ArchiveSettings(Settings):
         """Settings with a checked address."""
         return cls(checked_address(uri), catalog, keep_ms, keep_bytes)
 
+    def at(self, uri: str) -> ArchiveSettings:
+        """The same somewhere else.
+
+        Raises:
+            InvalidOption: it is no address.
+        """
+        return ArchiveSettings.of(uri, self.catalog, self.keep_ms, self.keep_bytes)
+
     @model_validator(mode="after")
     def _sensible(self) -> Self:
         for name in ("keep_ms", "keep_bytes"):

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streamlease.protocol.errors import InvalidInput, SpaceConflict, UnknownSpace, Unsupported
+from streamlease.protocol.ids import check_name
 from streamlease.protocol.topics import check_filter, intersect, matches
 from streamlease.streams.spaces.definitions import Space, Spaces, check_disjoint, no_space, parse_definition
 from streamlease.streams.spaces.matching import SpaceFinder
@@ -71,7 +72,10 @@ class Known:
 
         Raises:
             UnknownSpace: there is none. Unsupported: its definition is damaged.
+            InvalidInput: that is no text.
         """
+        if not isinstance(name, str):
+            check_name("space", name)
         space = self.spaces.get(name)
         if space is not None:
             return space

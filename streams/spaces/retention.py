@@ -80,6 +80,14 @@ class Retention(Settings):
             raise ValueError("it is forced but has no limit: give an age, bytes or messages as well")
         return self
 
+    def for_age(self, age_ms: int | None) -> Retention:
+        """The same with another age; None: with none.
+
+        Raises:
+            InvalidOption: it is not acceptable, or was the one limit that `force` forces.
+        """
+        return Retention(age_ms, self.bytes, self.messages, self.force, self.group_expiry_ms)
+
     @property
     def limited(self) -> bool:
         """Whether anything is ever removed."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from streamlease.protocol.errors import InvalidOption, UnknownSpace, Unsupported
+from streamlease.protocol.errors import InvalidOption, SpaceConflict, UnknownSpace, Unsupported
 from streamlease.protocol.ids import check_name
 from streamlease.protocol.topics import CATALOG_TOPICS, check_filter, check_topic, is_of_catalog
 from streamlease.streams import clock
@@ -26,7 +26,7 @@ from streamlease.streams.redis.connection import Redis, ask
 from streamlease.streams.redis.durability import WAIT_SECONDS, Durability, check_durability
 from streamlease.streams.redis.scripts import load_script
 from streamlease.streams.spaces.altering import Generations
-from streamlease.streams.spaces.archive_place import take_place
+from streamlease.streams.spaces.archive_place import another_place, check_place, leave_former, take_place
 from streamlease.streams.spaces.archive_settings import ArchiveSettings
 from streamlease.streams.spaces.collection_settings import check_collection
 from streamlease.streams.spaces.definitions import (
@@ -258,6 +258,44 @@ class SpaceStore:
         fresh = self._table.fresh()
         return (fresh if fresh is not None else await self._table.read_together()).known
 
+    async def redefined(self, name: str, change: Callable[[Space], Space]) -> tuple[Space, Space]:
+        """A space, and what `change` would make of it; nothing is changed.
+
+        Raises:
+            As `change` does, and `redefine`, which may find more.
+        """
+        before = await self.get(name)
+        after = change(before)
+        await check_place(self._redis, before, after)
+        return before, after
+
+    async def redefine(self, name: str, change: Callable[[Space], Space]) -> Space:
+        """Change settings of a space that is used: as `change`, and what is outside of its definition.
+
+        A new place for its archive is tried and taken, the former one is let go, and its streams learn what
+        schema they take from now on.
+
+        Raises:
+            UnknownSpace: there is no such space.
+            SpaceConflict: the place belongs to others; or it has files elsewhere, or moved meanwhile.
+            ArchiveUnavailable: files cannot be written, read and removed there.
+            StoreUnavailable, StoreRefused, Indefinite: safe to repeat.
+        """
+        before, after = await self.redefined(name, change)
+        place = another_place(before, after)
+        if place is not None:
+            await take_place(self._redis, place.uri, name, before.born, await self.look())
+
+        def checked(now: Space) -> Space:
+            if place is not None and (now.archive, now.born) != (before.archive, before.born):
+                raise SpaceConflict(f"space {name} got another archive meanwhile: look at it, and try again")
+            return change(now)
+
+        space = await self.change(name, checked)
+        await leave_former(self._redis, before, space)
+        await self.generations.tell_schemas(space)
+        return space
+
     async def alter_schema(self, name: str, schema: SchemaLike) -> Space:
         """Give a space with a schema the next version of it: the same columns, and more nullable ones.
 
@@ -270,9 +308,7 @@ class SpaceStore:
             StoreUnavailable, StoreRefused, Indefinite: safe to repeat.
         """
         wanted = Schema.of(schema)
-        space = await self.change(name, lambda space: space.with_schema(wanted))
-        await self.generations.tell_schemas(space)
-        return space
+        return await self.redefine(name, lambda space: space.with_schema(wanted))
 
     async def delete(self, name: str) -> None:
         """Delete a space with all its messages, also one whose definition is damaged.
