@@ -42,7 +42,7 @@ from streamlease.streams.archive.archiver import Archived, Archiver
 from streamlease.streams.archive.iceberg_table import Manifests
 from streamlease.streams.archive.recording import Recorded, recorded
 from streamlease.streams.archive.upkeep_steps import merge, retire, runs, tidy
-from streamlease.streams.collections.snapshots import newest_snapshots
+from streamlease.streams.collections.snapshots import look_at_snapshots
 from streamlease.streams.log.times import server_time
 from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis
 from streamlease.streams.redis.memory_use import memory_use
@@ -265,8 +265,8 @@ class ArchiveUpkeep:
         groups = await needs(self._redis, self._groups, [space])
         if space.collection:
             # What is behind a snapshot is in the files only, so not even force removes it.
-            snapshots = await newest_snapshots(self._redis, [*limits])
-            limits = {stream: min(limit, snapshots[stream].upto) for stream, limit in limits.items()}
+            snapshots, _ = await look_at_snapshots(self._redis, [*limits])
+            limits = {stream: min(limits[stream], one.upto) for stream, one in snapshots.items()}
         if not space.retention.force:
             holds = Holds({stream: one.state.next for stream, one in known.items()}, groups)
             limits = {stream: min(limit, holds.of(stream).limit) for stream, limit in limits.items()}

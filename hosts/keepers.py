@@ -210,7 +210,7 @@ class Keepers:
         """Have a claim above the newest term of the space: Redis lost that of the claim, as in a failover."""
         with contextlib.suppress(*UNANSWERED):  # the next round is fenced as well
             (reply,) = await ask(self._redis, [state_command(space)])
-            if claim.term is not None and claim.term < (newest := parse_state(reply).term):
+            if claim.term is not None and claim.term < (newest := parse_state(space, reply).term):
                 await claim.give_up(below=newest)
 
     async def _keep_under(self, kept: _Kept, term: int, bell: asyncio.Event) -> None:

@@ -16,10 +16,11 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from streamlease.hosts.claim import Claim
-from streamlease.protocol.errors import StreamleaseError
+from streamlease.protocol.errors import StreamleaseError, Unsupported
 from streamlease.protocol.ids import StreamId
+from streamlease.protocol.seldom import Seldom
 from streamlease.streams.collections.points import newest_point
-from streamlease.streams.collections.snapshots import StoredSnapshot, make_snapshot, newest_snapshots
+from streamlease.streams.collections.snapshots import StoredSnapshot, look_at_snapshots, make_snapshot
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.spaces.spaces import Space, SpaceStore
 
@@ -60,6 +61,7 @@ class SnapshotMaker:
         self._redis = redis
         self._clock = clock
         self._rest = rest
+        self._seldom = Seldom(log)
         self._look = SpaceStore(redis).look if spaces is None else spaces.recent
         self._claim = Claim(redis, CLAIM, host, clock, INTERVAL_SECONDS)
 
@@ -74,17 +76,27 @@ class SnapshotMaker:
             return []
         made: list[StreamId] = []
         for space in spaces:
-            # The snapshots first: what is read later ends behind them.
-            stored = await newest_snapshots(self._redis, space.streams())
-            point = await newest_point(self._redis, space)
-            for stream, former in stored.items():
-                end = point.ends.get(stream, 0)
-                if (
-                    is_due(former, end)
-                    and await self._claim.get()
-                    and await self._make(space, stream, end, former)
-                ):
-                    made.append(stream)
+            try:
+                made += await self._make_due(space)
+            except Unsupported as error:
+                self._seldom.warning("no snapshot of space %s: %s", space.name, error)
+        return made
+
+    async def _make_due(self, space: Space) -> list[StreamId]:
+        # The snapshots first: what is read later ends behind them.
+        stored, damaged = await look_at_snapshots(self._redis, space.streams())
+        for stream, why in damaged.items():
+            self._seldom.warning("no snapshot of %s: %s", stream, why)
+        point = await newest_point(self._redis, space)
+        made: list[StreamId] = []
+        for stream, former in stored.items():
+            end = point.ends.get(stream, 0)
+            if (
+                is_due(former, end)
+                and await self._claim.get()
+                and await self._make(space, stream, end, former)
+            ):
+                made.append(stream)
         return made
 
     async def close(self) -> None:

@@ -37,7 +37,7 @@ from streamlease.registry import group_needs, leadership
 from streamlease.registry.group_needs import GroupProgress, Holds, needs
 from streamlease.registry.groups import Groups
 from streamlease.registry.leadership import Candidacy, LeadershipConfig
-from streamlease.streams.collections.snapshots import StoredSnapshot, newest_snapshots
+from streamlease.streams.collections.snapshots import StoredSnapshot, look_at_snapshots
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.spaces.matching import SpacesByFilter
 from streamlease.streams.spaces.retention import (
@@ -264,7 +264,8 @@ class Retainer:
         """Trim all streams of `spaces`; their floors."""
         newer = await self._newer(spaces)
         of_collections = [stream for space in spaces if space.collection for stream in space.streams()]
-        snapshots = await newest_snapshots(self._redis, of_collections)
+        snapshots, damaged = await look_at_snapshots(self._redis, of_collections)
+        snapshots |= dict.fromkeys(damaged, StoredSnapshot())  # behind which nothing is; their maker tells
         trims = [
             self._trim_of(space, stream, holds, newer.get(stream, NOTHING_NEWER), snapshots.get(stream))
             for space in spaces

@@ -14,14 +14,16 @@ if TYPE_CHECKING:
 
 
 async def records(client: Client) -> Finding:
-    """Definitions, declarations, leadership records, journals, progress beside them; and spaces that overlap.
+    """Definitions, declarations, leadership, journals, progress, epochs, snapshots; and spaces that overlap.
 
     Raises:
         StoreUnavailable, StoreRefused.
     """
+    from streamlease.admin.facts.epochs import SpaceEpochs
     from streamlease.admin.facts.groups import summaries
     from streamlease.leader.journal import recover
     from streamlease.registry import keys
+    from streamlease.streams.collections.snapshots import look_at_snapshots
     from streamlease.streams.log.log import AsyncLog
     from streamlease.streams.redis.damaged import attempt
 
@@ -42,6 +44,12 @@ async def records(client: Client) -> Finding:
         _, why = await attempt(AsyncLog(client.redis).states(space.streams()))
         if why:
             told.append(why)
+        if space.collection:
+            _, snapshots = await look_at_snapshots(client.redis, space.streams())
+            told += map(str, snapshots.values())
+        _, why = await attempt(SpaceEpochs.read(client.redis, space)) if space.epochs else (None, "")
+        if why:
+            told.append(f"epochs of space {space.name}: {why}")
     found += told
     if found:
         return Finding(

@@ -63,11 +63,12 @@ async def epochs(client: Client, stuck_after: float) -> Finding:
                 f"once all leader hosts run this version: streamlease epochs close {space.name}",
             ))  # fmt: skip
     if not found:
-        return Finding(
-            "epochs",
-            Level.OK,
-            f"nobody in {counted(len(spaces), 'space')} waits for longer than {stuck_after:g} s for another",
-        )
+        read = sum(one is not None for one in seen.values())
+        unread = len(spaces) - read
+        says = [f"nobody in {counted(read, 'space')} waits for longer than {stuck_after:g} s for another"]
+        if unread:
+            says = [*(says if read else []), f"those of {counted(unread, 'space')} cannot be read"]
+        return Finding("epochs", Level.OK, "; ".join(says))
     texts, remedies = zip(*found, strict=True)
     return Finding("epochs", Level.WARN, some(texts, "; "), some(dict.fromkeys(remedies), "; "))
 

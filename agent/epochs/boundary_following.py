@@ -92,7 +92,8 @@ class BoundaryFollowing:
         )
         if newest != ahead.newest:
             return True
-        (recorded, lineage), found = parse_newest(replies[0]), parse_bounds(replies[1])
+        recorded, lineage = parse_newest(space.name, replies[0])
+        found = parse_bounds(space.name, replies[1])
         other = False
         if after and found and found[0].number == after:
             other = after == newest and ahead.last is not None and not is_same(found[0], ahead.last)
@@ -114,7 +115,7 @@ class BoundaryFollowing:
             return True  # no part of it is known, so nothing is handed out
         try:
             (reply,) = await ask(self._redis, [newest_command(space)])
-            recorded, lineage = parse_newest(reply)
+            recorded, lineage = parse_newest(space, reply)
             if recorded >= newest and (last is None or lineage == self._lineages.get(space)):
                 return True
             if last is not None:

@@ -14,7 +14,7 @@ from streamlease.protocol.ids import StreamId
 from streamlease.streams.epochs import keys
 from streamlease.streams.epochs.boundary_reading import Vouched, check_there
 from streamlease.streams.epochs.core.boundaries import Boundary
-from streamlease.streams.epochs.stored import joined_commands, parse_bounds
+from streamlease.streams.epochs.stored import joined_commands, parse_bounds, parse_joined
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.redis.connection import AsyncRedis, Command, Redis, ask
 from streamlease.streams.spaces.spaces import Space
@@ -56,9 +56,8 @@ async def _newest_boundary(redis: Redis, space: Space) -> Point:
         asked = [*joined_commands(space.name), newest, joined_commands(space.name)[0]]
         boundary, ends, bounds, again = await ask(redis, asked)
         if boundary == again:
-            found = zip(ends[::2], ends[1::2], strict=True)
-            there = {StreamId.parse(one.decode()): int(end) for one, end in found}
-            bound = next(iter(parse_bounds(bounds)), None) if boundary else None
+            there = parse_joined(space.name, boundary, ends).ends
+            bound = next(iter(parse_bounds(space.name, bounds)), None) if boundary else None
             return Point(dict.fromkeys(space.streams(), 0) | there, bound)
 
 

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from streamlease.protocol.errors import NotDurable, StoreRefused, StreamleaseError
+from streamlease.protocol.errors import NotDurable, StoreRefused, StreamleaseError, Unsupported
 from streamlease.protocol.ids import StreamId, random_token
 from streamlease.protocol.offsets import entry_id
 from streamlease.streams.collections.change_reading import COLUMNS, ChangeReader, table_of
@@ -40,6 +40,7 @@ from streamlease.streams.entries.splitting import pieces_of
 from streamlease.streams.log.keys import snapshot_entries, snapshot_state, stream_log, stream_meta
 from streamlease.streams.log.state import MissingOffsets
 from streamlease.streams.redis.connection import Argument, AsyncRedis, Command, Redis, ask
+from streamlease.streams.redis.damaged import parsing
 from streamlease.streams.redis.durable import run_durably
 from streamlease.streams.redis.scripts import load_script
 from streamlease.streams.spaces.spaces import Space
@@ -88,22 +89,44 @@ async def newest_snapshots(redis: Redis, streams: Sequence[StreamId]) -> dict[St
     """The newest snapshot of each of `streams`.
 
     Raises:
+        Unsupported: what stands of one cannot be read.
+        StoreUnavailable, StoreRefused.
+    """
+    found, damaged = await look_at_snapshots(redis, streams)
+    for why in damaged.values():
+        raise why
+    return found
+
+
+async def look_at_snapshots(
+    redis: Redis, streams: Sequence[StreamId]
+) -> tuple[dict[StreamId, StoredSnapshot], dict[StreamId, Unsupported]]:
+    """The newest snapshot of each of `streams`, and why some cannot be read.
+
+    Raises:
         StoreUnavailable, StoreRefused.
     """
     names = ("number", "upto", "token", "messages", "entries", "lost")
     asked = [("HMGET", snapshot_state(stream), *names) for stream in streams]
     replies = await ask(redis, asked) if asked else []
-    return {stream: _stored(reply) for stream, reply in zip(streams, replies, strict=True)}
+    found: dict[StreamId, StoredSnapshot] = {}
+    damaged: dict[StreamId, Unsupported] = {}
+    for stream, reply in zip(streams, replies, strict=True):
+        try:
+            found[stream] = _stored(stream, reply)
+        except Unsupported as why:
+            damaged[stream] = why
+    return found, damaged
 
 
-def _stored(reply: Sequence[bytes | None]) -> StoredSnapshot:
+def _stored(stream: StreamId, reply: Sequence[bytes | None]) -> StoredSnapshot:
     number, upto, token, messages, entries, lost = reply
     if number is None:
         return StoredSnapshot()
-    holes = tuple((int(asked), int(oldest)) for asked, oldest in json.loads(lost or b"[]"))
-    return StoredSnapshot(
-        int(number), int(upto or 0), (token or b"").decode(), int(messages or 0), int(entries or 0), holes
-    )
+    with parsing(f"the snapshot of stream {stream}", snapshot_state(stream)):
+        holes = tuple((int(asked), int(oldest)) for asked, oldest in json.loads(lost or b"[]"))
+        counted = int(messages or 0), int(entries or 0)
+        return StoredSnapshot(int(number), int(upto or 0), (token or b"").decode(), *counted, holes)
 
 
 async def snapshot_tables(

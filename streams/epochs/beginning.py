@@ -95,7 +95,7 @@ class Places:
         """The boundary of that number; None if it is not there."""
         id = f"{number}-0"
         (reply,) = await ask(self._redis, [("XRANGE", keys.bounds(self._space.name), id, id)])
-        return next(iter(parse_bounds(reply)), None)
+        return next(iter(parse_bounds(self._space.name, reply)), None)
 
     async def lower(self, number: int) -> Antichain:
         """The lower frontier there.
@@ -178,7 +178,7 @@ class Places:
             for one in reply:
                 if not any(name in one[1][1] for name in wanted):
                     continue  # which is seen faster than it is read
-                for stream, begin in begins(parse_bounds([one])[0]).items():
+                for stream, begin in begins(parse_bounds(self._space.name, [one])[0]).items():
                     if wanted.pop(str(stream).encode(), None) is not None:
                         found[stream] = begin
             at, count = int(reply[-1][0].partition(b"-")[0]), min(PAGE, count * 4)

@@ -70,7 +70,8 @@ class FollowedSpace:
             EpochsTruncated: retention was faster.
             Unsupported: one cannot be read.
         """
-        (newest, lineage), found = parse_newest(replies[0]), parse_bounds(replies[1])
+        newest, lineage = parse_newest(self.space, replies[0])
+        found = parse_bounds(self.space, replies[1])
         self.has_failed_over = bool(lineage) and self._lineage not in ("", lineage)
         self._lineage = lineage or self._lineage
         if self.number and found and found[0].number == self.number:
@@ -93,7 +94,7 @@ class FollowedSpace:
 
     def is_current(self, reply: Any) -> bool:
         """Whether Redis still has what was taken, by a later reply to `newest_command`."""
-        newest, lineage = parse_newest(reply)
+        newest, lineage = parse_newest(self.space, reply)
         return newest >= self.number and (not lineage or self._lineage in ("", lineage))
 
     async def check_current(self, redis: Redis) -> None:
@@ -109,7 +110,7 @@ class FollowedSpace:
         if self._last is not None:
             remedy = "begin again at kept positions, or at the earliest"
             await check_there(redis, Vouched.of(self.space, self._last), remedy)
-        elif parse_newest(reply).boundary < self.number:
+        elif parse_newest(self.space, reply).boundary < self.number:
             raise self._lost()
 
     def losses(self, bound: Boundary) -> list[MissingOffsets]:
@@ -184,8 +185,8 @@ async def check_there(redis: Redis, vouched: Vouched, remedy: str) -> None:
         ("XRANGE", keys.bounds(space), f"{number}-0", f"{number}-0"),
     ]
     newest, found = await ask(redis, asked)
-    there = next((one for one in parse_bounds(found) if one.number == number), None)
-    is_forgotten = there is None and parse_newest(newest).boundary > number
+    there = next((one for one in parse_bounds(space, found) if one.number == number), None)
+    is_forgotten = there is None and parse_newest(space, newest).boundary > number
     if not is_forgotten and (there is None or Vouched.of(space, there) != vouched):
         raise EpochsLost(
             f"boundary {number} of space {space} is not there as it was read: Redis lost it, as in a "

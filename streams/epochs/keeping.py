@@ -137,7 +137,7 @@ class Keeper:
         """
         expect(await self._script("take_over", [keys.state(self.space)], [self._term]), b"taken")
         (reply,) = await ask(self._redis, [state_command(self.space)])
-        stored = parse_state(reply)
+        stored = parse_state(self.space, reply)
         fold = self._fold
         if stored.snapshot:
             fold = Fold.load(fold.dimensions, stored.snapshot)

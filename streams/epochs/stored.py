@@ -13,6 +13,7 @@ from streamlease.streams.epochs.core.boundaries import Boundary
 from streamlease.streams.epochs.core.fold import Fold
 from streamlease.streams.epochs.core.lines import Line, parse_line
 from streamlease.streams.redis.connection import Command, Redis, ask
+from streamlease.streams.redis.damaged import number, parsing
 
 PAGE = 1000
 """Lines or boundaries in one reply."""
@@ -55,18 +56,23 @@ def state_command(space: str) -> Command:
     return ("HMGET", keys.state(space), "term", "boundary", "pending", "folded", "snapshot", "stamp")
 
 
-def parse_state(reply: Sequence[bytes | None]) -> Stored:
-    """What the reply to `state_command` says."""
+def parse_state(space: str, reply: Sequence[bytes | None]) -> Stored:
+    """What the reply to `state_command` says.
+
+    Raises:
+        Unsupported: it cannot be read.
+    """
     term, boundary, pending, folded, snapshot, stamp = reply
     number, _, upto = (pending or b"").partition(b" ")
-    return Stored(
-        int(term or 0),
-        int(boundary or 0),
-        (int(number), int(upto)) if pending else None,
-        int(folded or 0),
-        snapshot,
-        (stamp or b"").decode(),
-    )
+    with parsing(f"what the keeper of space {space} notes", keys.state(space)):
+        return Stored(
+            int(term or 0),
+            int(boundary or 0),
+            (int(number), int(upto)) if pending else None,
+            int(folded or 0),
+            snapshot,
+            (stamp or b"").decode(),
+        )
 
 
 class Newest(NamedTuple):
@@ -84,10 +90,15 @@ def newest_command(space: str) -> Command:
     return ("HMGET", keys.state(space), "boundary", "lineage")
 
 
-def parse_newest(reply: Sequence[bytes | None]) -> Newest:
-    """What the reply to `newest_command` says."""
+def parse_newest(space: str, reply: Sequence[bytes | None]) -> Newest:
+    """What the reply to `newest_command` says.
+
+    Raises:
+        Unsupported: it cannot be read.
+    """
     boundary, lineage = reply
-    return Newest(int(boundary or 0), (lineage or b"").decode())
+    with parsing(f"what the keeper of space {space} notes", keys.state(space)):
+        return Newest(int(boundary or 0), (lineage or b"").decode())
 
 
 def lines_command(space: str, after: int, count: int = PAGE) -> Command:
@@ -95,16 +106,19 @@ def lines_command(space: str, after: int, count: int = PAGE) -> Command:
     return ("XRANGE", keys.lines(space), f"{after + 1}-0", "+", "COUNT", count)
 
 
-def parse_lines(reply: Sequence[tuple[bytes, Sequence[bytes]]]) -> list[Numbered]:
+def parse_lines(space: str, reply: Sequence[tuple[bytes, Sequence[bytes]]]) -> list[Numbered]:
     """What the reply to `lines_command` says.
 
     Raises:
         Unsupported: one cannot be read.
     """
-    return [
-        Numbered(int(id.partition(b"-")[0]), parse_line(fields[1]), *(one.decode() for one in fields[3:6:2]))
-        for id, fields in reply
-    ]
+    with parsing(f"a line of the epochs of space {space}", keys.lines(space)):
+        return [
+            Numbered(
+                int(id.partition(b"-")[0]), parse_line(fields[1]), *(one.decode() for one in fields[3:6:2])
+            )
+            for id, fields in reply
+        ]
 
 
 class Behind(NamedTuple):
@@ -129,10 +143,11 @@ async def read_behind(redis: Redis, space: str, line: int, count: int = PAGE) ->
         ("HMGET", keys.state(space), "boundary", "folded", "stamp"),
     ]
     reply, (newest, folded, stamp) = await ask(redis, asked)
-    lines, boundary = parse_lines(reply), int(newest or 0)
+    lines = parse_lines(space, reply)
+    stored = parse_state(space, (None, newest, None, folded, None, stamp))
     if lines and lines[0].number == line:
-        return Behind(lines[1:], lines[0].stamp, boundary)
-    return Behind(lines[:count], (stamp or b"").decode() if int(folded or 0) == line else None, boundary)
+        return Behind(lines[1:], lines[0].stamp, stored.boundary)
+    return Behind(lines[:count], stored.stamp if stored.folded == line else None, stored.boundary)
 
 
 class Writer(NamedTuple):
@@ -157,14 +172,16 @@ async def read_writers(redis: Redis, space: str) -> dict[str, Writer]:
     """All publishers that a space ever had, by name.
 
     Raises:
+        Unsupported: what stands of one cannot be read.
         StoreUnavailable, StoreRefused.
     """
     (reply,) = await ask(redis, [("HGETALL", keys.writers(space))])
     found: dict[str, Writer] = {}
     for name, record in zip(reply[::2], reply[1::2], strict=True):
         if not name.startswith(b"!"):
-            inc, _, sequence, line, seen, state = record.decode().split(" ")
-            found[name.decode()] = Writer(int(inc), int(sequence), int(line), int(seen), state)
+            with parsing(f"publisher {ascii(name)[2:-1][:80]} of space {space}", keys.writers(space)):
+                inc, _, sequence, line, seen, state = record.decode().split(" ")
+                found[name.decode()] = Writer(int(inc), int(sequence), int(line), int(seen), state)
     return found
 
 
@@ -173,16 +190,17 @@ def bounds_command(space: str, after: int, count: int = PAGE) -> Command:
     return ("XRANGE", keys.bounds(space), f"{after + 1}-0", "+", "COUNT", count)
 
 
-def parse_bounds(reply: Sequence[tuple[bytes, Sequence[bytes]]]) -> list[Boundary]:
+def parse_bounds(space: str, reply: Sequence[tuple[bytes, Sequence[bytes]]]) -> list[Boundary]:
     """What the reply to `bounds_command` says.
 
     Raises:
         Unsupported: one cannot be read.
     """
-    return [
-        Boundary.parse(int(id.partition(b"-")[0]), fields[1], int(fields[3]) if len(fields) > 3 else 0)
-        for id, fields in reply
-    ]
+    with parsing(f"a boundary of space {space}", keys.bounds(space)):
+        return [
+            Boundary.parse(int(id.partition(b"-")[0]), fields[1], int(fields[3]) if len(fields) > 3 else 0)
+            for id, fields in reply
+        ]
 
 
 async def read_bounds(redis: Redis, space: str, after: int, count: int = PAGE) -> list[Boundary]:
@@ -193,7 +211,7 @@ async def read_bounds(redis: Redis, space: str, after: int, count: int = PAGE) -
         StoreUnavailable, StoreRefused.
     """
     (reply,) = await ask(redis, [bounds_command(space, after, count)])
-    found = parse_bounds(reply)
+    found = parse_bounds(space, reply)
     if found and found[0].number != after + 1:
         raise EpochsTruncated(
             f"the boundaries {after + 1} to {found[0].number - 1} of space {space} are not there any more: "
@@ -210,7 +228,7 @@ async def read_newest(redis: Redis, space: str) -> Boundary | None:
         StoreUnavailable, StoreRefused.
     """
     (reply,) = await ask(redis, [("XREVRANGE", keys.bounds(space), "+", "-", "COUNT", 1)])
-    return next(iter(parse_bounds(reply)), None)
+    return next(iter(parse_bounds(space, reply)), None)
 
 
 class Joined(NamedTuple):
@@ -243,9 +261,11 @@ async def read_frontier_since(redis: Redis, space: str) -> int | None:
             ("HGET", keys.writers(space), "!since"),
         ],
     )
-    found = parse_bounds(back)
+    found = parse_bounds(space, back)
     same = list(takewhile(lambda one: one.lower == found[0].lower, found))
-    return same[-1].at if same else int(first) if first else None
+    if same:
+        return same[-1].at
+    return None if first is None else number(keys.writers(space), first)
 
 
 async def read_base(redis: Redis, space: str) -> dict[StreamId, int]:
@@ -255,7 +275,23 @@ async def read_base(redis: Redis, space: str) -> dict[StreamId, int]:
         StoreUnavailable, StoreRefused.
     """
     (reply,) = await ask(redis, [("HGETALL", keys.base(space))])
-    return {StreamId.parse(one.decode()): int(end) for one, end in zip(reply[::2], reply[1::2], strict=True)}
+    return _by_stream(keys.base(space), reply)
+
+
+def parse_joined(space: str, boundary: bytes | None, ends: Sequence[bytes]) -> Joined:
+    """What the replies to `joined_commands` say.
+
+    Raises:
+        Unsupported: they cannot be read.
+    """
+    return Joined(number(keys.state(space), boundary), _by_stream(keys.ends(space), ends))
+
+
+def _by_stream(key: str, reply: Sequence[bytes]) -> dict[StreamId, int]:
+    with parsing("where streams ended", key):
+        return {
+            StreamId.parse(one.decode()): int(end) for one, end in zip(reply[::2], reply[1::2], strict=True)
+        }
 
 
 async def read_joined(redis: Redis, space: str) -> Joined:
@@ -268,8 +304,7 @@ async def read_joined(redis: Redis, space: str) -> Joined:
         # The ends change only with the boundary: the same number before and behind them vouches for them.
         boundary, ends, again = await ask(redis, [*joined_commands(space), joined_commands(space)[0]])
         if boundary == again:
-            found = zip(ends[::2], ends[1::2], strict=True)
-            return Joined(int(boundary or 0), {StreamId.parse(one.decode()): int(end) for one, end in found})
+            return parse_joined(space, boundary, ends)
 
 
 async def read_fold(redis: Redis, space: str, dimensions: int, least: int = 0) -> Fold:
@@ -287,7 +322,7 @@ async def read_fold(redis: Redis, space: str, dimensions: int, least: int = 0) -
     fold = Fold(dimensions)
     for _ in range(READS):
         (reply,) = await ask(redis, [state_command(space)])
-        stored = parse_state(reply)
+        stored = parse_state(space, reply)
         fold = Fold.load(dimensions, stored.snapshot) if stored.snapshot else Fold(dimensions)
         if await catch_up(redis, space, fold) and fold.line >= least:
             return fold
@@ -303,7 +338,7 @@ async def catch_up(redis: Redis, space: str, fold: Fold) -> bool:
         (reply,) = await ask(redis, [lines_command(space, fold.line)])
         if not reply:
             return True
-        for one in parse_lines(reply):
+        for one in parse_lines(space, reply):
             if one.number != fold.line + 1:
                 return False
             fold.apply(one.number, one.line)

@@ -52,7 +52,7 @@ async def forgettable(redis: AsyncRedis, space: str, below: int) -> Forgettable 
     while True:
         reply, time = await ask(redis, [bounds_command(space, last), ("TIME",)])
         now = int(time[0]) * 1000 + int(time[1]) // 1000
-        bounds = parse_bounds(reply)
+        bounds = parse_bounds(space, reply)
         unknown = {stream for bound in bounds for stream in bound.ends} - floors.keys()
         floors |= await log.floors(sorted(unknown)) if unknown else {}
         for bound in bounds:

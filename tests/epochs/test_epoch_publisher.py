@@ -47,7 +47,7 @@ async def client(redis_url: str) -> AsyncIterator[Client]:
 
 async def lines(client: Client, space: str = "clicks") -> list[Line]:
     (reply,) = await ask(client.redis, [lines_command(space, 0)])
-    return [one.line for one in parse_lines(reply)]
+    return [one.line for one in parse_lines(space, reply)]
 
 
 async def keeper_of(client: Client, space: str = "clicks", term: int = 1) -> Keeper:

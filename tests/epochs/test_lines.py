@@ -28,7 +28,7 @@ PART = StagedPart((4,), StreamId(SPACE, 0, 2), ((0, 3), (5, 9)))
 
 async def all_lines(redis: AsyncRedis) -> list[Line]:
     (reply,) = await ask(redis, [lines_command(SPACE, 0)])
-    numbered = parse_lines(reply)
+    numbered = parse_lines(SPACE, reply)
     assert [one.number for one in numbered] == list(range(1, len(numbered) + 1))
     return [one.line for one in numbered]
 

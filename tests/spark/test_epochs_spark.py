@@ -135,7 +135,7 @@ class Chain:
         """The newest epoch that the first job has given up."""
         with connect_blocking(self.url) as redis:
             (reply,) = run_blocking(ask(redis, [lines_command("out", 0)]))
-        advances = [one.line for one in parse_lines(reply) if isinstance(one.line, AdvanceLine)]
+        advances = [one.line for one in parse_lines("out", reply) if isinstance(one.line, AdvanceLine)]
         return max((line.to[0][0] - 1 for line in advances), default=-1)
 
     def is_at(self, death: Death) -> bool:
