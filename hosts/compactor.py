@@ -23,10 +23,12 @@ from streamlease.hosts.claim import Claim
 from streamlease.leader.metrics import COMPACTED_ENTRIES, COMPACTED_MESSAGES
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.ids import StreamId
+from streamlease.protocol.seldom import Seldom
 from streamlease.streams.log.compacting import Compacted, compact, small_entries
 from streamlease.streams.log.merging import NotMerged
 from streamlease.streams.log.times import server_time
 from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.redis.damaged import readable
 from streamlease.streams.spaces.spaces import Space, SpaceStore
 
 log = logging.getLogger(__name__)
@@ -64,6 +66,7 @@ class Compactor:
         self._rest = rest
         self._look = SpaceStore(redis).look if spaces is None else spaces.recent
         self._claim = Claim(redis, CLAIM, host, clock, INTERVAL_SECONDS)
+        self._seldom = Seldom(log)
         self._awaited: dict[StreamId, int] = {}
         """Where the log of a stream must end before it has another run."""
         self._told: dict[StreamId, bytes] = {}
@@ -106,7 +109,11 @@ class Compactor:
         streams = [stream for space in spaces for stream in space.streams()]
         found: dict[StreamId, int] = {}
         for begin in range(0, len(streams), PAGE):
-            found |= await small_entries(self._redis, streams[begin : begin + PAGE])
+            page = streams[begin : begin + PAGE]
+            small, damaged = await readable(page, lambda asked: small_entries(self._redis, asked))
+            found |= small
+            for stream, why in damaged.items():
+                self._seldom.warning("compaction of %s: %s", stream, why, extra={"stream": str(stream)})
         self._awaited = {stream: end for stream, end in self._awaited.items() if stream in found}
         return [stream for stream, end in found.items() if end >= self._awaited.get(stream, 0)]
 

@@ -16,12 +16,13 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from streamlease.hosts.claim import Claim
-from streamlease.protocol.errors import StreamleaseError, Unsupported
+from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.seldom import Seldom
 from streamlease.streams.collections.points import newest_point
 from streamlease.streams.collections.snapshots import StoredSnapshot, look_at_snapshots, make_snapshot
 from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.redis.damaged import attempt
 from streamlease.streams.spaces.spaces import Space, SpaceStore
 
 log = logging.getLogger(__name__)
@@ -76,10 +77,10 @@ class SnapshotMaker:
             return []
         made: list[StreamId] = []
         for space in spaces:
-            try:
-                made += await self._make_due(space)
-            except Unsupported as error:
-                self._seldom.warning("no snapshot of space %s: %s", space.name, error)
+            done, why = await attempt(self._make_due(space))
+            made += done or []
+            if why:
+                self._seldom.warning("no snapshot of space %s: %s", space.name, why)
         return made
 
     async def _make_due(self, space: Space) -> list[StreamId]:

@@ -13,19 +13,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from pydantic import ValidationError
 
+from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import keys, pulses
 from streamlease.registry.groups import Declaration, Groups
 from streamlease.registry.pulses import Pulse
 from streamlease.streams.redis.always import ask_always
-from streamlease.streams.redis.connection import AsyncRedis, Command, ask
+from streamlease.streams.redis.connection import AsyncRedis, Command, ask, ask_each
 from streamlease.streams.spaces.matching import SpacesByFilter
 from streamlease.streams.spaces.spaces import Space
 
+_DAMAGED = b"\xff"
+"""No number, and no text of a declaration."""
 PAGE = 64
 """Groups that are read in one round trip."""
 
@@ -67,7 +71,8 @@ async def passed(redis: AsyncRedis, group: str) -> int:
 
 async def passed_all(redis: AsyncRedis, groups: Sequence[str]) -> list[int]:
     """`passed` of many groups, in their order."""
-    counts = await ask(redis, [("HGET", keys.progress(group), "@passed") for group in groups])
+    asked: list[Command] = [("HGET", keys.progress(group), "@passed") for group in groups]
+    counts = await _ask_of_any_type(redis, asked)
     return [_number(count) or 0 for count in counts]
 
 
@@ -125,7 +130,7 @@ async def read(
                     *map(str, wanted[group]),
                 ),
             ]
-        (seconds, microseconds), *replies = await ask(redis, commands)
+        (seconds, microseconds), *replies = await _ask_of_any_type(redis, commands)
         now = int(seconds) * 1000 + int(microseconds) // 1000
         leaders = replies[1::3]
         given = await pulses.read(redis, [pulse for one in leaders if (pulse := _pulse(one)) is not None])
@@ -135,6 +140,21 @@ async def read(
                 alive = _alive(leader, given)
                 found.append(_parse(group, wanted[group], definition, alive, beside, now))
     return found
+
+
+async def _ask_of_any_type(redis: AsyncRedis, commands: Sequence[Command]) -> list[Any]:
+    """`ask`; a key that holds something of another type is damaged as what it holds may be.
+
+    Raises:
+        StoreUnavailable, StoreRefused.
+    """
+    replies = await ask_each(redis, commands)
+    for place, (reply, command) in enumerate(zip(replies, commands, strict=True)):
+        if isinstance(reply, StreamleaseError):
+            if "WRONGTYPE" not in str(reply):
+                raise reply
+            replies[place] = [_DAMAGED] * (len(command) - 2) if command[0] == "HMGET" else _DAMAGED
+    return replies
 
 
 def _pulse(leader: Sequence[bytes | None]) -> Pulse | None:

@@ -1,4 +1,4 @@
-"""What stands of epochs and cannot be read: told in one line, by whoever reads it, and mended by its return."""
+"""What stands of epochs and cannot be read: told in one line by whoever reads it, and its return mends it."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ async def test_a_damaged_entry_is_told_until_it_goes(
     junk = [JUNK if at % 2 else name for at, name in enumerate(fields)]
     space = await client.spaces.get("s")
     await ask(client.redis, [("XADD", key, next, *junk)])
-    with pytest.raises(StreamleaseError, match="cannot be read|is damaged") as told:
+    with pytest.raises(StreamleaseError, match=r"cannot be read|is damaged") as told:
         await SpaceEpochs.read(client.redis, space)
     assert "\n" not in str(told.value)
     found = await records(client)

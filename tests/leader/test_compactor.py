@@ -81,6 +81,26 @@ async def test_only_spaces_that_want_it_are_compacted(rig: Rig) -> None:
     assert await rig.client.redis.xlen(stream_log(OTHER)) == 25
 
 
+@pytest.mark.parametrize(
+    "damage", [("HSET", "next", "junk"), ("HSET", "merged", "junk")], ids=["next", "merged"]
+)
+async def test_a_stream_that_cannot_be_read_holds_up_no_other(
+    rig: Rig, damage: tuple[str, str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    await rig.client.create_space("other", ["b/#"], compact_after_ms=60_000)
+    await rig.client.create_space("s", ["a/#"], compact_after_ms=60_000)
+    await rig.publish(12)
+    await rig.publish(12, "b/c")
+    command, name, value = damage
+    await rig.client.redis.execute_command(command, stream_meta(OTHER), name, value)
+    one = rig.compactor()
+    assert await one.round() == [Compacted(STREAM, 10, 10)]
+    assert await one.round() == []
+    (told,) = caplog.messages
+    assert told.startswith(f"compaction of {OTHER}: ")
+    assert "\n" not in told
+
+
 async def test_where_no_space_wants_it_nobody_claims_anything(rig: Rig) -> None:
     await rig.client.create_space("other", ["b/#"])
     await rig.publish(25, "b/c")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -314,6 +314,26 @@ async def test_damaged_numbers_hold_what_they_may_need(rig: Rig) -> None:
     assert await rig.floor() == 8
     with pytest.raises(StreamleaseError, match=r"stream t\.0\.1 is damaged: restore key sl:"):
         await AsyncLog(redis).next_offsets([StreamId("t", 0, 1)])
+
+
+@pytest.mark.parametrize("key", [keys.progress, keys.definition, keys.leader])
+async def test_a_key_of_another_type_holds_all_and_stops_nothing_else(
+    rig: Rig, key: Callable[[str], str]
+) -> None:
+    other = await _idle_groups(rig)
+    redis = rig.client.redis
+    damaged, kind = key(SHARED.id), await redis.type(key(SHARED.id))
+    await redis.delete(damaged)
+    await (redis.hset(damaged, "a", "b") if kind == b"string" else redis.set(damaged, "x"))
+    await rig.client.create_space("t", ["t/#"], retention=FEW)
+    async with rig.client.publisher() as publisher:
+        for number in range(10):
+            await publisher.send("t/b", b"%d" % number)
+    done = await rig.retainer().round()
+    assert done.expired == [other]
+    assert {str(one.stream): one.floor for one in done.trimmed}["t.0.0"] == 8
+    assert await rig.floor() == (0 if key is keys.progress else 1), "what is not known to be consumed stays"
+    assert (await group_needs.passed_all(redis, [SHARED.id, other.id]))[1] == 0
 
 
 async def test_a_space_that_cannot_be_settled_stops_no_other(
