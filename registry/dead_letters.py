@@ -49,6 +49,7 @@ from streamlease.streams.log.log import Append, AsyncLog, OutOfSequence
 from streamlease.streams.log.state import MissingOffsets
 from streamlease.streams.log.times import microseconds
 from streamlease.streams.redis.connection import AsyncRedis, ask
+from streamlease.streams.redis.damaged import parsing
 from streamlease.streams.spaces.epoch_settings import check_plain
 from streamlease.streams.spaces.spaces import Space, SpaceStore
 
@@ -237,6 +238,7 @@ class DeadLetters:
         """All dead letters of a group that are left, in the order of their streams and offsets.
 
         Raises:
+            Unsupported: the marks of what was replayed cannot be read.
             StoreUnavailable, StoreRefused.
         """
         prefix = options.prefix_of(subscription.group)
@@ -244,10 +246,13 @@ class DeadLetters:
             spaces = await self._spaces.for_filter(f"{prefix}/#")
         except UnknownSpace:
             return []
-        (marks,) = await ask(self._redis, [("HGETALL", keys.replayed(subscription.id))])
-        replayed = {
-            place.decode(): json.loads(mark) for place, mark in zip(marks[::2], marks[1::2], strict=True)
-        }
+        key = keys.replayed(subscription.id)
+        (marks,) = await ask(self._redis, [("HGETALL", key)])
+        with parsing("which dead letters were replayed", key):
+            replayed = {
+                place.decode(): dict(json.loads(mark))
+                for place, mark in zip(marks[::2], marks[1::2], strict=True)
+            }
         letters = []
         for space in spaces:
             for message in await self._read(space, prefix):

@@ -32,9 +32,7 @@ from streamlease.gateway.webhooks import metrics
 from streamlease.gateway.webhooks.callback_lines import CallbackLines, NoAnswer, NotAsked
 from streamlease.gateway.webhooks.core.callbacks import Callback, InvalidCallback, parse_callback
 from streamlease.gateway.webhooks.core.subscribing_forms import (
-    WebhookDefinition,
     encoded,
-    parse_standing,
     standing_json,
 )
 from streamlease.gateway.webhooks.core.webhook_standing import (
@@ -44,6 +42,7 @@ from streamlease.gateway.webhooks.core.webhook_standing import (
     WebhookState,
 )
 from streamlease.gateway.webhooks.delivery_turns import DeliveryTurns
+from streamlease.gateway.webhooks.kept_webhooks import read_webhook
 from streamlease.gateway.webhooks.passing_by import Follower
 from streamlease.protocol.errors import Fenced, InvalidInput, StreamleaseError
 from streamlease.registry.webhooks.webhook_records import WebhookRecord
@@ -105,14 +104,18 @@ class SlotWays:
 
 
 class WebhookDelivery:
-    """Delivers one webhook, until it is told to leave or there is nothing more to do."""
+    """Delivers one webhook, until it is told to leave or there is nothing more to do.
+
+    Raises:
+        Unsupported: what is kept of it cannot be read.
+    """
 
     def __init__(self, means: DeliveryMeans, slot: SlotWays, record: WebhookRecord) -> None:
         self.record = record
         self._means = means
         self._slot = slot
-        self._definition = WebhookDefinition.model_validate_json(record.definition)
-        self.standing: WebhookStanding = parse_standing(record.standing)
+        self.standing: WebhookStanding
+        self._definition, self.standing = read_webhook(record)
         self._secret = encoded(self._definition.secret)
         self._feeds: list[Feed] = []
         self._follower: Follower | None = None

@@ -25,14 +25,15 @@ from streamlease.gateway.webhooks.core.subscribing_forms import (
     WebhookDefinition,
     check_id,
     definition_json,
-    parse_standing,
     parse_wanted,
+    shown_unreadable,
     shown_webhook,
     standing_json,
 )
 from streamlease.gateway.webhooks.core.webhook_standing import Trouble, WebhookStanding, WebhookState
+from streamlease.gateway.webhooks.kept_webhooks import read_webhook
 from streamlease.gateway.webhooks.webhook_leases import WebhookLeases
-from streamlease.protocol.errors import InvalidOption, StoreUnavailable, StreamleaseError
+from streamlease.protocol.errors import InvalidOption, StoreUnavailable, StreamleaseError, Unsupported
 from streamlease.protocol.ids import random_token
 from streamlease.registry.webhooks.webhook_records import WebhookName, WebhookRecord, WebhookRecords
 
@@ -89,7 +90,7 @@ class SubscriptionHandlers:
         """``GET /v1/subscriptions``: those of the token."""
         _check_no_query(call)
         found = await self._records.of_owner(call.rights.name or "")
-        shown = [shown_webhook(one.name.id, *_read(one)) for one in found]
+        shown = [_shown(one) for one in found]
         await call.answer(200, to_json({"subscriptions": shown}), b"application/json")
 
     async def show(self, call: HttpCall) -> None:
@@ -98,7 +99,7 @@ class SubscriptionHandlers:
         record = await self._records.read(name)
         if record is None:
             raise _unknown(name)
-        definition, standing = _read(record)
+        definition, standing = read_webhook(record)
         standing = await self._overtaken(definition, standing)
         await call.answer(200, to_json(shown_webhook(name.id, definition, standing)), b"application/json")
 
@@ -133,7 +134,7 @@ class SubscriptionHandlers:
             else:
                 definition, standing, exact = await self._changed(wanted, seen)
                 if standing is None and definition_json(definition) == seen.definition:
-                    return shown_webhook(name.id, *_read(seen))
+                    return shown_webhook(name.id, *read_webhook(seen))
             if seen is None:
                 await self._check_room(name.owner)
                 await self._leases.have_space()
@@ -141,7 +142,7 @@ class SubscriptionHandlers:
             record = await self._records.put(name, seen, definition_json(definition), written, exact=exact)
             if record is not None:
                 told = made if wanted.secret is None else None
-                return shown_webhook(name.id, *_read(record), told)
+                return shown_webhook(name.id, *read_webhook(record), told)
         raise StoreUnavailable(f"subscription {name.id} changes all the time: try again")
 
     async def _check_room(self, owner: str) -> None:
@@ -155,7 +156,7 @@ class SubscriptionHandlers:
         self, wanted: WantedWebhook, seen: WebhookRecord
     ) -> tuple[WebhookDefinition, WebhookStanding | None, bool]:
         """What it becomes, where it goes on (None: where it is), and whether that hangs on where it is."""
-        was, standing = _read(seen)
+        was, standing = read_webhook(seen)
         definition = WebhookDefinition(
             filter=wanted.filter, callback=wanted.callback, secret=wanted.secret or was.secret,
             since=was.since if wanted.since is None else wanted.since,
@@ -185,8 +186,11 @@ class SubscriptionHandlers:
         return standing
 
 
-def _read(record: WebhookRecord) -> tuple[WebhookDefinition, WebhookStanding]:
-    return WebhookDefinition.model_validate_json(record.definition), parse_standing(record.standing)
+def _shown(record: WebhookRecord) -> dict[str, Any]:
+    try:
+        return shown_webhook(record.name.id, *read_webhook(record))
+    except Unsupported as error:
+        return shown_unreadable(record.name.id, error)
 
 
 def _name(call: HttpCall) -> WebhookName:

@@ -12,13 +12,11 @@ import asyncio
 import logging
 from collections import Counter
 
-from pydantic import ValidationError
-
 from streamlease.gateway.webhooks.core.webhook_standing import WebhookState
 from streamlease.gateway.webhooks.delivering import DeliveryMeans, SlotWays, WebhookDelivery
 from streamlease.gateway.webhooks.settling_together import SettlingTogether
 from streamlease.gateway.webhooks.wakefulness import Wakefulness
-from streamlease.protocol.errors import Fenced, StreamleaseError
+from streamlease.protocol.errors import Fenced, StreamleaseError, Unsupported
 from streamlease.protocol.ids import StreamId
 from streamlease.registry.webhooks.webhook_records import ClaimedSlot, SlotLease, WebhookName, WebhookRecord
 from streamlease.streams.tasks import Supervisor
@@ -111,10 +109,8 @@ class WebhookSlot(SlotWays):
             former.leave()
         try:
             delivery = WebhookDelivery(self._means, self, record)
-        except (ValidationError, ValueError, KeyError, TypeError) as error:
-            _logger.error(
-                "webhook %s cannot be read, delete it and subscribe again: %s", record.name.id, error
-            )
+        except Unsupported as error:
+            _logger.error("%s", error)
             self._deliveries.pop(record.name, None)
             return
         self._deliveries[record.name] = delivery

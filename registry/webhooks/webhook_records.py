@@ -66,7 +66,7 @@ class WebhookName(NamedTuple):
     @classmethod
     def of_field(cls, field: bytes) -> WebhookName:
         """Of the field in a hash."""
-        owner, _, id = field.decode().partition("\0")
+        owner, _, id = field.decode("utf-8", "replace").partition("\0")
         return cls(owner, id)
 
 
@@ -291,7 +291,7 @@ def _records(
 
 
 def _record(name: WebhookName, value: bytes, standing: bytes | None) -> WebhookRecord:
-    return WebhookRecord(name, value[:TURN].decode(), value[TURN:], standing or b"{}")
+    return WebhookRecord(name, value[:TURN].decode("utf-8", "replace"), value[TURN:], standing or b"{}")
 
 
 def _settled(lease: SlotLease, reply: Any) -> Settled | StreamleaseError:

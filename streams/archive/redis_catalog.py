@@ -25,6 +25,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from streamlease.streams.archive.snapshot_proof import not_as_written
 from streamlease.streams.log.keys import archive_table
 from streamlease.streams.redis.connection import BlockingRedis, ask, run_blocking
+from streamlease.streams.redis.damaged import parsing
 from streamlease.streams.redis.scripts import load_script
 
 _POINT = load_script("streamlease.streams.archive", "point")
@@ -40,7 +41,8 @@ class RedisCatalog(NoopCatalog, MetastoreCatalog):
 
     def _pointer(self) -> str:
         (found,) = run_blocking(ask(self._redis, [("HGET", self._key, "metadata")]))
-        return "" if found is None else str(found.decode())
+        with parsing("which file is the newest of the table of an archive", self._key):
+            return "" if found is None else str(found.decode())
 
     def _point(self, before: str, after: str) -> bool:
         reply = run_blocking(_POINT.run(self._redis, [self._key], [before, after]))

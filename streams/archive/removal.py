@@ -16,6 +16,7 @@ from streamlease.streams.archive.catalogs import NAMESPACE, catalog_of
 from streamlease.streams.archive.iceberg_table import table_told
 from streamlease.streams.log.keys import archives_left
 from streamlease.streams.redis.connection import BlockingRedis, ask, run_blocking
+from streamlease.streams.redis.damaged import parsing
 from streamlease.streams.redis.scripts import load_script
 from streamlease.streams.spaces.archive_place import leave_place, owner_of_place
 from streamlease.streams.spaces.archive_settings import ArchiveSettings
@@ -75,10 +76,13 @@ def delete_with_archive(redis: BlockingRedis, space: str) -> None:
 
 def _noted(redis: BlockingRedis, space: str) -> list[LeftArchive]:
     (found,) = run_blocking(ask(redis, [("HGETALL", archives_left())]))
-    notes = [json.loads(note) for note in found[1::2]]
-    return [
-        LeftArchive(name, born, ArchiveSettings(**archive)) for name, born, archive in notes if name == space
-    ]
+    left: list[LeftArchive] = []
+    for name, note in zip(found[::2], found[1::2], strict=True):
+        if name.startswith(f"{space}/".encode()):
+            with parsing(f"the note of an archive that space {space} left", archives_left()):
+                _, born, settings = json.loads(note)
+                left.append(LeftArchive(space, int(born), ArchiveSettings.model_validate(settings)))
+    return left
 
 
 def _remove(redis: BlockingRedis, one: LeftArchive) -> None:

@@ -20,6 +20,7 @@ from streamlease.protocol.ids import StreamId
 from streamlease.streams.log.keys import source_state
 from streamlease.streams.log.log import AsyncLog, Position
 from streamlease.streams.redis.connection import Argument, AsyncRedis, ask
+from streamlease.streams.redis.damaged import parsing
 from streamlease.streams.redis.scripts import load_script
 from streamlease.streams.spaces.spaces import Space
 
@@ -61,22 +62,24 @@ class DeliveryMemory:
             above: the highest position of the source in any stream.
 
         Raises:
+            Unsupported: what is remembered of it cannot be read.
             StoreUnavailable, StoreRefused, Indefinite: safe to repeat.
         """
         script = load_script("streamlease.streams.imports", "source_begin")
         incarnation, *flat = await script.run(redis, [source_state(source)], [above[0] + 1])
         memory = cls(redis, source, slots, int(incarnation))
         notes = []
-        for name, value in zip(flat[::2], flat[1::2], strict=True):
-            if name.startswith(_SLOT.encode()):
-                before, sequence, packet, digest = value.split()
-                note = Note((int(before), int(sequence)), int(packet), bytes.fromhex(digest.decode()))
-                notes.append(note)
-            elif name == b"counted":
-                risen, last = value.split()
-                memory.counted = (int(risen), int(last))
-            elif name == b"filters":
-                memory.filters = tuple(json.loads(value))
+        with parsing(f"what is known of {source}", source_state(source)):
+            for name, value in zip(flat[::2], flat[1::2], strict=True):
+                if name.startswith(_SLOT.encode()):
+                    before, sequence, packet, digest = value.split()
+                    note = Note((int(before), int(sequence)), int(packet), bytes.fromhex(digest.decode()))
+                    notes.append(note)
+                elif name == b"counted":
+                    risen, last = value.split()
+                    memory.counted = (int(risen), int(last))
+                elif name == b"filters":
+                    memory.filters = tuple(json.loads(value))
         memory.notes = tuple(sorted(notes, key=lambda note: note.position[1])[-slots:])
         memory.sequence = max((note.position[1] for note in notes), default=0)
         return memory

@@ -16,6 +16,7 @@ from streamlease.protocol.errors import InvalidOption
 from streamlease.streams.log.keys import source_state
 from streamlease.streams.log.log import Position
 from streamlease.streams.redis.connection import AsyncRedis, Command, ask
+from streamlease.streams.redis.damaged import parsing
 from streamlease.streams.redis.scripts import load_script
 from streamlease.streams.spaces.spaces import Space
 
@@ -46,6 +47,7 @@ class Resume:
 
         Raises:
             InvalidOption: the source was another one before; says what differs.
+            Unsupported: what is remembered cannot be read.
             StoreUnavailable, StoreRefused, Indefinite: safe to repeat.
         """
         key = source_state(source)
@@ -53,14 +55,17 @@ class Resume:
         born = json.dumps({name: space.born for name, space in sorted(spaces.items())})
         script = load_script("streamlease.streams.imports", "source")
         kept, done, complete = await script.run(redis, [key], [text, born])
-        _same(source, json.loads(kept), json.loads(text))
-        return cls(redis, key, _position(done), complete == b"1")
+        with parsing(f"what is known of {source}", key):
+            before, reached = dict(json.loads(kept)), _position(done)
+        _same(source, before, json.loads(text))
+        return cls(redis, key, reached, complete == b"1")
 
     async def drawn(self, line: Position) -> Position:
         """`line`, unless one was drawn before anything of the source was appended: then that one."""
         begun, kept = await ask(self._redis, [("HGET", self._key, "begun"), ("HGET", self._key, "line")])
         if begun and kept:
-            return _position(kept)
+            with parsing("up to where a source is read", self._key):
+                return _position(kept)
         await ask(self._redis, [("HSET", self._key, "line", f"{line[0]} {line[1]}")])
         return line
 

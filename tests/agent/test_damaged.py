@@ -10,10 +10,11 @@ import pytest
 
 from streamlease.agent.client import Client, connect
 from streamlease.agent.fetching import Fetching
-from streamlease.protocol.errors import SchemaMismatch, StreamleaseError, TaskFailed
+from streamlease.protocol.errors import SchemaMismatch, StreamleaseError, TaskFailed, Unsupported
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
+from streamlease.registry import keys
 from streamlease.registry.dead_letters import DeadLetter, DeadLetters
 from streamlease.registry.mail.mailbox import Mailbox
 from streamlease.streams.entries.decoding import DamagedEntry, decode_entries
@@ -59,6 +60,25 @@ async def test_a_damaged_message_becomes_a_dead_letter_and_the_rest_goes_on(
     assert letter.facts["payload"] == "unreadable"
     assert "the entry 3-1 of stream s.0.0 is damaged" in letter.facts["cause"]
     assert letter.message.topic == "$dead/g"
+
+
+@pytest.mark.parametrize("mark", [b"{", b"7", b"\xff"])
+async def test_a_mark_of_a_dead_letter_that_cannot_be_read_is_told(client: Client, mark: bytes) -> None:
+    await client.create_space("s", ["a/#"])
+    await publish(client, range(1), topics=1)
+    async with client.subscribe(SUB, start="earliest", options=GroupOptions(max_failures=1)) as reader:
+        async with asyncio.timeout(20):
+            assert await (await anext(reader)).fail(0, "no") == "passed"
+    (letter,) = await letters(client)
+    key = keys.replayed(SHARED.id)
+    await client.redis.hset(key, letter.place, mark)
+    with pytest.raises(
+        Unsupported, match=r"which dead letters were replayed is damaged.*: restore key sl:"
+    ) as told:
+        await letters(client)
+    assert key in str(told.value)
+    await client.redis.hdel(key, letter.place)
+    assert [one.place for one in await letters(client)] == [letter.place]
 
 
 async def test_a_damaged_message_waits_for_what_is_before_it(client: Client) -> None:

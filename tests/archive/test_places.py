@@ -16,13 +16,14 @@ from streamlease.agent.client import Client
 from streamlease.hosts import archiving
 from streamlease.hosts.archiving import ArchiveUpkeep
 from streamlease.hosts.trimming import Retainer
-from streamlease.protocol.errors import ArchiveUnavailable, SpaceConflict, UnknownSpace
+from streamlease.protocol.errors import ArchiveUnavailable, SpaceConflict, UnknownSpace, Unsupported
 from streamlease.streams.archive import removal
 from streamlease.streams.archive.files import places
 from streamlease.streams.archive.files.places import OWNER_FILE
 from streamlease.streams.archive.recording import recorded
 from streamlease.streams.archive.removal import delete_with_archive
-from streamlease.streams.redis.connection import BlockingRedis
+from streamlease.streams.log.keys import archives_left
+from streamlease.streams.redis.connection import BlockingRedis, ask, run_blocking
 from streamlease.streams.spaces import archive_place
 from streamlease.streams.spaces.archive_settings import ArchiveSettings
 from streamlease.streams.spaces.definitions import Space
@@ -178,6 +179,13 @@ async def test_the_end_of_an_archive_may_be_repeated(
     with pytest.raises(UnknownSpace):
         await client.spaces.get("flights")
     assert is_there(file.path)
+    ((name, note),) = run_blocking(ask(blocking, [("HGETALL", archives_left())]))
+    run_blocking(ask(blocking, [("HSET", archives_left(), "other/1", b"junk", name, b"junk")]))
+    with pytest.raises(
+        Unsupported, match=r"note of an archive that space flights left is damaged.*: restore"
+    ):
+        delete_with_archive(blocking, "flights")
+    run_blocking(ask(blocking, [("HSET", archives_left(), name, note)]))
     delete_with_archive(blocking, "flights")
     assert not is_there(uri)
     assert _tables(catalog) == []

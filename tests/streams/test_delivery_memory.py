@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from streamlease.protocol.errors import Fenced
+from streamlease.protocol.errors import Fenced, Unsupported
 from streamlease.streams.imports.delivery_memory import DeliveryMemory, Note, SourceStanding
 from streamlease.streams.imports.transfer import Item, Transfer
+from streamlease.streams.log.keys import source_state
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.spaces.installation import installation
 from streamlease.streams.spaces.spaces import SpaceStore
@@ -32,6 +33,14 @@ async def test_the_last_notes_are_kept_in_order_and_numbers_go_on(redis: AsyncRe
     assert second.incarnation > first.incarnation
     assert second.position() == (second.incarnation, 7)
     assert (await first.is_newest(), await second.is_newest()) == (False, True)
+
+
+@pytest.mark.parametrize(("field", "junk"), [("noted:0", b"1 2"), ("counted", b"x y"), ("filters", b"7")])
+async def test_notes_that_cannot_be_read_are_told(redis: AsyncRedis, field: str, junk: bytes) -> None:
+    await begin(redis)
+    await redis.hset(source_state(SOURCE), field, junk)
+    with pytest.raises(Unsupported, match=f"what is known of {SOURCE} is damaged.*: restore key sl:"):
+        await begin(redis)
 
 
 async def test_incarnations_rise_above_what_stands_in_the_streams(redis: AsyncRedis) -> None:

@@ -14,13 +14,14 @@ from streamlease.protocol.errors import (
     SchemaMismatch,
     StreamSealed,
     UnknownSpace,
+    Unsupported,
 )
 from streamlease.streams.entries.entries import Message, Row, encode_rows, to_messages
 from streamlease.streams.imports.inbox import InboxMover
 from streamlease.streams.imports.positions import BEGINNING, Resume
 from streamlease.streams.imports.redis_streams import Mapping, PlainReader
 from streamlease.streams.imports.transfer import Item, Transfer
-from streamlease.streams.log.keys import inbox_refused, space_inbox
+from streamlease.streams.log.keys import inbox_refused, source_state, space_inbox
 from streamlease.streams.log.log import Append, AsyncLog, ProgressMoved
 from streamlease.streams.redis.connection import AsyncRedis, connect
 from streamlease.streams.spaces.spaces import Space, SpaceStore
@@ -204,6 +205,21 @@ async def test_a_source_is_recognised_and_goes_on(redis: AsyncRedis) -> None:
 
 
 # -------------------------------------------------------------------------------- plain Redis streams
+
+
+@pytest.mark.parametrize(
+    ("field", "junk"), [("identity", b"{"), ("identity", b"7"), ("done", b"\xff"), ("done", b"x y")]
+)
+async def test_what_is_known_of_a_source_and_cannot_be_read_is_told(
+    redis: AsyncRedis, field: str, junk: bytes
+) -> None:
+    spaces = {"s": await SpaceStore(redis).create("s", ["s/#"])}
+    resume = await Resume.open(redis, "file:x", {"size": 5}, spaces)
+    await resume.advance((1, 2))
+    assert await redis.hexists(source_state("file:x"), field)
+    await redis.hset(source_state("file:x"), field, junk)
+    with pytest.raises(Unsupported, match=r"what is known of file:x is damaged.*: restore key sl:"):
+        await Resume.open(redis, "file:x", {"size": 5}, spaces)
 
 
 async def test_entries_become_messages(redis: AsyncRedis) -> None:

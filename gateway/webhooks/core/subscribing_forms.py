@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json, to_json
 
 from streamlease.gateway.webhooks.core.webhook_standing import Trouble, WebhookStanding, WebhookState
-from streamlease.protocol.errors import InvalidInput, InvalidOption
+from streamlease.protocol.errors import InvalidInput, InvalidOption, Unsupported
 from streamlease.protocol.plain_values import iso
 from streamlease.protocol.topics import check_filter
 
@@ -179,16 +179,32 @@ def standing_json(standing: WebhookStanding) -> bytes:
 
 
 def parse_standing(kept: bytes) -> WebhookStanding:
-    """What :func:`standing_json` made."""
-    found: dict[str, Any] = from_json(kept)
-    trouble = found.pop("trouble", None)
+    """What :func:`standing_json` made; what a later version adds is left out."""
+    found: Any = from_json(kept)
+    if not isinstance(found, dict) or not isinstance(found.get("position"), str):
+        raise ValueError("it has no position")
+    position, trouble = found["position"], found.get("trouble")
+    numbers = {
+        name: found[name] for name in ("failures", "failing_since", "again_at", "delivered") if name in found
+    }
+    if not all(type(one) is int and one >= 0 for one in numbers.values()):
+        raise ValueError(f"its numbers are {numbers}")
     return WebhookStanding(
-        position=found.pop("position"),
-        told=found.pop("told", None) or from_json(kept)["position"],
-        state=WebhookState(found.pop("state", "active")),
-        trouble=None if trouble is None else Trouble(*trouble),
-        **found,
+        position=position,
+        told=found.get("told") or position,
+        state=WebhookState(found.get("state", "active")),
+        trouble=None if trouble is None else Trouble(*trouble[:4]),
+        **numbers,
     )
+
+
+def shown_unreadable(id: str, why: Unsupported) -> dict[str, Any]:
+    """What a client gets of a webhook that cannot be read, among others."""
+    shown: dict[str, Any] = dict.fromkeys(
+        ("filter", "callback", "next", "delivered", "failures", "failing_since", "again_at")
+    )
+    trouble = {"error": "unsupported", "detail": str(why), "at": None}
+    return {"id": id, "state": "unreadable", "trouble": trouble, **shown}
 
 
 def shown_webhook(
