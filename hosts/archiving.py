@@ -34,7 +34,7 @@ from typing import Any, TypeVar
 from streamlease.hosts.claim import Claim
 from streamlease.protocol.errors import Fenced, Indefinite, StoreRefused, StoreUnavailable, StreamleaseError
 from streamlease.protocol.ids import StreamId, random_token
-from streamlease.registry import group_needs
+from streamlease.registry import group_needs, keys
 from streamlease.registry.group_needs import Holds, needs
 from streamlease.registry.groups import Groups
 from streamlease.streams.archive import archive_turns
@@ -55,8 +55,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-CLAIM = "!archive"
-"""The name under which the claim stands; a group's has a ``/``."""
+CLAIM = keys.ARCHIVES
+"""The name under which the claim stands."""
 
 INTERVAL_SECONDS = 5.0
 TURN_SECONDS = 20.0

@@ -24,6 +24,7 @@ from streamlease.leader.metrics import COMPACTED_ENTRIES, COMPACTED_MESSAGES
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.seldom import Seldom
+from streamlease.registry import keys
 from streamlease.streams.log.compacting import Compacted, compact, small_entries
 from streamlease.streams.log.merging import NotMerged
 from streamlease.streams.log.times import server_time
@@ -33,8 +34,8 @@ from streamlease.streams.spaces.spaces import Space, SpaceStore
 
 log = logging.getLogger(__name__)
 
-CLAIM = "!compaction"
-"""The name under which the claim stands; a group's has a ``/``."""
+CLAIM = keys.COMPACTION
+"""The name under which the claim stands."""
 
 INTERVAL_SECONDS = 5.0
 PAGE = 250

@@ -19,6 +19,7 @@ from streamlease.hosts.claim import Claim
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.seldom import Seldom
+from streamlease.registry import keys
 from streamlease.streams.collections.points import newest_point
 from streamlease.streams.collections.snapshots import StoredSnapshot, look_at_snapshots, make_snapshot
 from streamlease.streams.redis.connection import AsyncRedis
@@ -27,8 +28,8 @@ from streamlease.streams.spaces.spaces import Space, SpaceStore
 
 log = logging.getLogger(__name__)
 
-CLAIM = "!snapshots"
-"""The name under which the claim stands; a group's has a ``/``."""
+CLAIM = keys.SNAPSHOTS
+"""The name under which the claim stands."""
 
 INTERVAL_SECONDS = 5.0
 

@@ -33,7 +33,7 @@ from streamlease.leader.journal import Journal, TailLost, recover
 from streamlease.protocol.errors import InvalidOption, StreamleaseError, UnknownGroup, UnknownSpace
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
-from streamlease.registry import group_needs, leadership
+from streamlease.registry import group_needs, keys, leadership
 from streamlease.registry.group_needs import GroupProgress, Holds, needs
 from streamlease.registry.groups import Groups
 from streamlease.registry.leadership import Candidacy, LeadershipConfig
@@ -56,8 +56,8 @@ from streamlease.streams.spaces.spaces import Space, SpaceStore
 
 log = logging.getLogger(__name__)
 
-CLAIM = "!retention"
-"""The name under which the claim stands; a group's has a ``/``."""
+CLAIM = keys.RETENTION
+"""The name under which the claim stands."""
 
 INTERVAL_SECONDS = 10.0
 PAGE = 64

@@ -69,6 +69,13 @@ CLAIM = "!"
 """What the names of claims begin with, and no group's name: a claim has the `leader` key of a group
 (`hosts/claim.py`)."""
 
+RETENTION = f"{CLAIM}retention"
+COMPACTION = f"{CLAIM}compaction"
+SNAPSHOTS = f"{CLAIM}snapshots"
+ARCHIVES = f"{CLAIM}archive"
+CHORES = (RETENTION, COMPACTION, SNAPSHOTS, ARCHIVES)
+"""The claims to what one host does for all (`hosts/chores.py`)."""
+
 KEEPER = f"{CLAIM}epochs-"
 """What the claim of a keeper begins with, before the name of its space."""
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 async def records(client: Client) -> Finding:
-    """Definitions, declarations, leadership, journals, progress, epochs, snapshots; and spaces that overlap.
+    """All records of spaces and groups, and claims; and spaces that overlap.
 
     Raises:
         StoreUnavailable, StoreRefused.
@@ -22,7 +22,7 @@ async def records(client: Client) -> Finding:
     from streamlease.admin.facts.epochs import SpaceEpochs
     from streamlease.admin.facts.groups import summaries
     from streamlease.leader.journal import recover
-    from streamlease.registry import keys
+    from streamlease.registry import keys, leadership
     from streamlease.streams.collections.snapshots import look_at_snapshots
     from streamlease.streams.log.log import AsyncLog
     from streamlease.streams.redis.damaged import attempt
@@ -50,6 +50,9 @@ async def records(client: Client) -> Finding:
         _, why = await attempt(SpaceEpochs.read(client.redis, space)) if space.epochs else (None, "")
         if why:
             told.append(f"epochs of space {space.name}: {why}")
+    claims = [*keys.CHORES, *(f"{keys.KEEPER}{space.name}" for space in known.listed if space.epochs)]
+    led = await leadership.read_all(client.redis, claims)
+    told += [f"claim {claim}: {record.damage}" for claim, record in led.items() if record.damage]
     found += told
     if found:
         return Finding(

@@ -19,13 +19,16 @@ from streamlease.admin.ui.app import Site, make_app
 from streamlease.admin.ui.board import SILENT_SECONDS, Board
 from streamlease.agent.client import Client, connect
 from streamlease.protocol.errors import StoreUnavailable, Unsupported
+from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import keys
-from streamlease.streams.log.keys import SPACE_DEFINITIONS, SPACE_GENERATIONS, SPACE_VERSION
+from streamlease.streams.epochs import keys as epoch_keys
+from streamlease.streams.log.keys import SPACE_DEFINITIONS, SPACE_GENERATIONS, SPACE_VERSION, snapshot_state
 from streamlease.streams.redis.damaged import attempt, parsing, readable
 from streamlease.streams.tasks import stop
 from tests.admin.command import InProcess
 
+SEATS = StreamId("seats", 0, 0)
 GOOD, BAD = (SharedSubscription.parse(f"$shared/{name}/{name}/#") for name in ("good", "bad"))
 Damage = Callable[[redis.Redis], object]
 
@@ -92,6 +95,20 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     ),
     "stream of another type": (wrong_type("sl:{bad.0.0}:meta"), ""),
     "entries of another type": (wrong_type("sl:{bad.0.0}:log"), ""),
+    "claim of a chore": (put(keys.leader(keys.RETENTION), "term", b"x"), "claim !retention"),
+    "claim of another type": (wrong_type(keys.leader(f"{keys.KEEPER}ticks")), "claim !epochs-ticks"),
+    "notes of a keeper": (put(epoch_keys.state("ticks"), "boundary", b"x"), "epochs of space ticks"),
+    "publisher of epochs": (put(epoch_keys.writers("ticks"), "p", b"x"), "epochs of space ticks"),
+    "line of epochs": (
+        lambda store: store.xadd(epoch_keys.lines("ticks"), {"l": b"\xff"}, id="9999999999999-0"),
+        "epochs of space ticks",
+    ),
+    "boundary": (
+        lambda store: store.xadd(epoch_keys.bounds("ticks"), {"b": b"\xff"}, id="9999999999999-0"),
+        "epochs of space ticks",
+    ),
+    "epochs of another type": (wrong_type(epoch_keys.state("ticks")), "epochs of space ticks"),
+    "snapshot of a collection": (put(snapshot_state(SEATS), "number", b"x"), str(SEATS)),
     "version": (put(SPACE_VERSION, None, b"x"), ""),
     "generations": (put(SPACE_GENERATIONS, "bad", b"x"), ""),
     "host of leaders": (
@@ -131,6 +148,10 @@ async def _make(url: str) -> None:
                     await publisher.send(f"{group.group}/{number}", b"x")
             async with client.subscribe(str(group), start="earliest") as reader:
                 await (await anext(reader)).commit()
+        await client.create_space("ticks", ["ticks/#"], epochs=1)
+        async with client.epoch_publisher("ticks", "p") as epochs:
+            await epochs.send("ticks/a", b"x", epoch=0)
+        await client.create_space("seats", ["seats/#"], collection=True)
 
 
 @pytest.mark.parametrize("name", DAMAGES)
@@ -266,6 +287,8 @@ def test_a_damaged_space_is_deleted_and_overlapping_ones_are_named(
     assert [space["name"] for space in command.ok("space", "list", "--json").document["spaces"]] == [
         "good",
         "other",
+        "seats",
+        "ticks",
     ]
 
 

@@ -132,10 +132,10 @@ async def test_an_old_place_is_found_without_reading_all_that_came_behind(
     read = 0
     real = beginning.parse_bounds
 
-    def counted(reply: list[object]) -> list[Boundary]:
+    def counted(space: str, reply: list[object]) -> list[Boundary]:
         nonlocal read
         read += len(reply)
-        return real(reply)  # type: ignore[arg-type]
+        return real(space, reply)  # type: ignore[arg-type]
 
     async with streamlease.connect(embedded_redis_url, embedded=False) as client:
         space = await client.create_space("space", topics=["t/#"], streams=4, epochs=1)
