@@ -192,8 +192,8 @@ def check_collection(name: str) -> str:
     Raises:
         InvalidInput: it has not.
     """
-    if name not in ITEMS:
-        near = difflib.get_close_matches(name.lower(), ITEMS, 1, 0.6)
+    if not isinstance(name, str) or name not in ITEMS:
+        near = difflib.get_close_matches(str(name).lower(), ITEMS, 1, 0.6)
         meant = f"did you mean {near[0]}? " if near else ""
         raise InvalidInput(
             f"the catalog has no collection {ascii(name)[:80]}: {meant}it has {', '.join(ITEMS)}"

@@ -6,9 +6,9 @@ Pure data, known to whoever declares a group and to its leader.
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from streamlease.protocol.errors import InvalidOption
 from streamlease.protocol.topics import check_topic
@@ -26,7 +26,38 @@ _STRATEGY = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z")
 
 
 class GroupOptions(BaseModel):
-    """Options of one group, as declared; a leader keeps those that hold when its term begins."""
+    """Options of one group, as declared; a leader keeps those that hold when its term begins.
+
+    Raises:
+        InvalidOption: a value is of another kind. Whether all fit together, `check_options` says.
+    """
+
+    def __init__(
+        self,
+        *,
+        strategy: str | None = None,
+        revocation_timeout_ms: int | None = None,
+        on_poison: OnPoison = "dead-letter",
+        max_failures: int = 5,
+        retry_delay_ms: int = 500,
+        max_retry_delay_ms: int = 60_000,
+        dead_letters: str | None = None,
+    ) -> None:
+        try:
+            super().__init__(
+                strategy=strategy,
+                revocation_timeout_ms=revocation_timeout_ms,
+                on_poison=on_poison,
+                max_failures=max_failures,
+                retry_delay_ms=retry_delay_ms,
+                max_retry_delay_ms=max_retry_delay_ms,
+                dead_letters=dead_letters,
+            )
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise InvalidOption(
+                f"{first['loc'][0]} is {ascii(first['input'])[:80]}: {first['msg'][:100]}"
+            ) from None
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -62,6 +93,17 @@ class GroupOptions(BaseModel):
         return self.dead_letters or f"{DEAD}/{group}"
 
 
+def _readable(given: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return validate(given)
+    except (InvalidOption, TypeError) as error:  # of its __init__, which pydantic calls
+        raise ValueError(str(error)) from None
+
+
+KeptOptions = Annotated[GroupOptions, WrapValidator(_readable)]
+"""Options as a field of a model that is read from what was written."""
+
+
 def check_options(options: GroupOptions) -> GroupOptions:
     """`options`, if a group may be declared with them.
 
@@ -69,6 +111,8 @@ def check_options(options: GroupOptions) -> GroupOptions:
         InvalidOption: a value is out of range.
         InvalidTopic: the topic of the dead letters is malformed.
     """
+    if not isinstance(options, GroupOptions):
+        raise InvalidOption(f"options is {ascii(options)[:80]}: give streamlease.GroupOptions(...)")
     if options.strategy is not None and not _STRATEGY.match(options.strategy):
         raise InvalidOption(
             f"strategy {ascii(options.strategy)[:80]} is not a name: use lower-case letters, digits, '_', '-'"

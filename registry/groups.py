@@ -18,7 +18,7 @@ from streamlease.protocol.errors import (
     InvalidInput,
     UnknownGroup,
 )
-from streamlease.protocol.group_options import GroupOptions, check_options
+from streamlease.protocol.group_options import GroupOptions, KeptOptions, check_options
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import keys
@@ -52,7 +52,7 @@ class Declaration(BaseModel):
     """After so much idle time the group holds no data any more; 0: never; None: as its spaces say."""
     positions: Mapping[str, int] = {}
     """Where it began in each stream of that moment. Other streams start at the oldest."""
-    options: GroupOptions = GroupOptions()
+    options: KeptOptions = GroupOptions()
     epochs: EpochsBegun | None = None
     """Where it began if its consumers read whole epochs; None: they read each stream as it is."""
 

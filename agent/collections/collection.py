@@ -94,7 +94,7 @@ class Collection:
         start: Mapping[str, int] | None = None,
         shown: Shown | None = None,
     ) -> None:
-        self._filter = check_plain(filter)
+        self._filter = filter = check_plain(filter)
         if is_of_catalog(filter):
             name = filter.removeprefix(CATALOG_TOPICS)
             raise InvalidOption(

@@ -73,7 +73,7 @@ def read_plain(
         InvalidTopic, InvalidOption: an argument is not acceptable.
         InvalidInput: the catalog has no such collection.
     """
-    check_plain(filter)
+    filter = check_plain(filter)
     if is_of_catalog(filter):
         if epochs != "off" or schema is not None:
             raise InvalidOption(f"{ascii(filter)[:80]} has no epochs and no schema: leave them out")

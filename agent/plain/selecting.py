@@ -105,15 +105,16 @@ class WholeSpace:
 
 
 def check_plain(filter: str) -> str:
-    """`filter`, if it is one without a group.
+    """`filter` as a string, if it is one without a group.
 
     Raises:
         InvalidTopic: it is malformed.
         InvalidOption: it names a group.
     """
-    if check_filter(filter).partition("/")[0] in SHARED_PREFIXES:
+    checked = check_filter(filter)
+    if checked.partition("/")[0] in SHARED_PREFIXES:
         raise InvalidOption(
             f"{ascii(filter)[:80]} names a group, and listen and history read without one: "
             f"use client.subscribe, or leave the group out"
         )
-    return filter
+    return checked

@@ -392,4 +392,8 @@ class SpaceStore:
 
 
 def _several(topics: Iterable[str]) -> Iterable[str]:
-    return [topics] if isinstance(topics, str | bytes) else topics
+    if isinstance(topics, str | bytes):
+        return [topics]
+    if isinstance(topics, Iterable):
+        return topics
+    raise InvalidOption(f"topics is {ascii(topics)[:80]}: give a list of filters, such as ['flights/#']")

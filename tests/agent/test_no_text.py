@@ -7,13 +7,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from streamlease.agent.client import Client, connect
 from streamlease.protocol.acts import parse
-from streamlease.protocol.errors import StreamleaseError
+from streamlease.protocol.errors import InvalidInput, InvalidOption, StreamleaseError
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
+from streamlease.registry.groups import Declaration
 from tests.agent.helpers import SUB, publish, take
 
 BAD: Any = "x\ud800"
@@ -81,6 +83,63 @@ async def test_what_is_no_text_is_refused_and_the_agent_lives_on(client: Client)
         assert agent.error is None
         assert await client.agent() is agent
         assert await take(reader, 3) == [0, 1, 2]
+
+
+KINDS: dict[str, Callable[[Client, Any], Awaitable[object]]] = {
+    "topics": lambda client, bad: client.create_space("q", bad),
+    "space": lambda client, bad: client.spaces.get(bad),
+    "catalog": lambda client, bad: entered(lambda client: client.catalog(bad))(client),
+    "listen": lambda client, bad: entered(lambda client: client.listen(bad))(client),
+    "history": lambda client, bad: entered(lambda client: client.history(bad))(client),
+    "collection": lambda client, bad: entered(lambda client: client.collection(bad))(client),
+    "subscription": lambda client, bad: entered(lambda client: client.subscribe(bad))(client),
+    "options": lambda client, bad: entered(lambda client: client.subscribe(SUB, options=bad))(client),
+    "lookup": lambda client, bad: client.lookup(bad),
+    "act": lambda client, bad: client.act(SUB, bad),
+}
+
+
+@pytest.mark.parametrize("what", KINDS)
+async def test_what_is_of_another_kind_is_one_line(client: Client, what: str) -> None:
+    await client.create_space("s", ["a/#"])
+    for bad in (3, 1.5, True, object(), {}, [], b"\xff"):
+        with pytest.raises(InvalidInput) as told:
+            async with asyncio.timeout(20):
+                await KINDS[what](client, bad)
+        assert "\n" not in str(told.value), bad
+
+
+async def test_a_filter_may_be_bytes(client: Client) -> None:
+    await client.create_space("s", ["a/#"])
+    await publish(client, range(2), topics=1)
+    filter: Any = b"a/#"
+    async with client.history(filter) as history:
+        assert [int(message.payload) async for batch in history for message in batch.messages] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"max_failures": "many"}, "max_failures is 'many': "),
+        ({"on_poison": "eat"}, "on_poison is 'eat': Input should be 'dead-letter' or 'stop'"),
+        ({"strategy": 3}, "strategy is 3: "),
+        ({"retry_delay_ms": None}, "retry_delay_ms is None: "),
+    ],
+)
+def test_an_option_of_another_kind_is_one_line(fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidOption) as told:
+        GroupOptions(**fields)
+    assert str(told.value).startswith(says)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("options", ['{"colour": 1}', '{"max_failures": "many"}'])
+def test_kept_options_of_another_kind_are_damage(options: str) -> None:
+    """And no error that those who read many declarations do not know."""
+    with pytest.raises(ValidationError):
+        Declaration.model_validate_json(
+            f'{{"subscription": "{SUB}", "start": "latest", "options": {options}}}'
+        )
 
 
 async def test_the_cause_of_a_failure_may_be_anything(client: Client) -> None:

@@ -59,8 +59,8 @@ def a_keeper_forgets_what_was_decided() -> Iterator[None]:
     """The next keeper does not look for a pending boundary."""
     real = keeping.parse_state
 
-    def forgetful(reply: Any) -> Any:
-        return real(reply)._replace(pending=None)
+    def forgetful(space: str, reply: Any) -> Any:
+        return real(space, reply)._replace(pending=None)
 
     with mock.patch.object(keeping, "parse_state", forgetful):
         yield
@@ -287,12 +287,13 @@ def a_snapshot_leaves_out_a_part_of_the_former_one() -> Iterator[None]:
 @planted
 def retention_passes_the_snapshot() -> Iterator[None]:
     """Changes are removed that are in none."""
-    real = trimming.newest_snapshots
+    real = trimming.look_at_snapshots
 
     async def blind(redis: Any, streams: Any) -> Any:
-        return {stream: one._replace(upto=10**9) for stream, one in (await real(redis, streams)).items()}
+        found, damaged = await real(redis, streams)
+        return {stream: one._replace(upto=10**9) for stream, one in found.items()}, damaged
 
-    with mock.patch.object(trimming, "newest_snapshots", blind):
+    with mock.patch.object(trimming, "look_at_snapshots", blind):
         yield
 
 
