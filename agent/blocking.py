@@ -257,6 +257,7 @@ class Client(ManagerBridge[asynchronous.Client]):
     alter_space = waiting(asynchronous.Client.alter_space)
     seal_space = waiting(asynchronous.Client.seal_space)
     act = waiting(asynchronous.Client.act)
+    drain_host = waiting(asynchronous.Client.drain_host)
 
     @overload
     def subscribe(

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from streamlease.agent.epochs.epoch_reading import EpochMode, EpochSubscription
     from streamlease.agent.epochs.group_reader import EpochGroupReader
     from streamlease.agent.membership.agent import Agent
-    from streamlease.agent.operator_acts import ActOptions, CommandOptions
+    from streamlease.agent.operator_acts import ActOptions, CommandOptions, DrainOptions
     from streamlease.agent.plain.listening import PlainSubscription
     from streamlease.agent.plain.plain_ways import Since
     from streamlease.agent.subscribing import Joining, Subscription
@@ -360,9 +360,7 @@ class Client:
 
         return await have_done(self.redis, self.groups, self.agent, subscription, act, **asked)
 
-    async def drain_host(
-        self, host: str, *, who: str = "", undo: bool = False, seconds: float = 4.5
-    ) -> dict[str, Any]:
+    async def drain_host(self, host: str, **asked: Unpack[DrainOptions]) -> dict[str, Any]:
         """Have a leader host hand its leaders to others, one by one, and take none; or take them again.
 
         It answers at once, and names the groups that it leads; they are handed over afterwards. Raises
@@ -370,7 +368,7 @@ class Client:
         """
         from streamlease.agent.operator_acts import have_drained
 
-        return await have_drained(self.redis, self.agent, host, who=who, undo=undo, seconds=seconds)
+        return await have_drained(self.redis, self.agent, host, **asked)
 
 
 def connect(url: str | None = None, *, embedded: bool = True) -> Client:

@@ -65,6 +65,17 @@ class ActOptions(CommandOptions, total=False):
     """Id of the command: the same one is never done twice; a new one if not given."""
 
 
+class DrainOptions(TypedDict, total=False):
+    """How the drain of a host is asked for."""
+
+    who: str
+    """Who acts, as kept in the histories of its groups."""
+    undo: bool
+    """End the drain."""
+    seconds: float
+    """How long to wait for the answer."""
+
+
 def command_of(
     group: str,
     act: Act,
@@ -191,9 +202,9 @@ async def have_drained(
     agent: Callable[[], Awaitable[Agent]],
     host: str,
     *,
-    who: str,
-    undo: bool,
-    seconds: float,
+    who: str = "",
+    undo: bool = False,
+    seconds: float = ACT_SECONDS,
 ) -> dict[str, Any]:
     """`Client.drain_host`."""
     _check_seconds(seconds)

@@ -13,23 +13,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from pydantic import ValidationError
 
-from streamlease.protocol.errors import StreamleaseError
+from streamlease.protocol.errors import StoreRefused, Unsupported
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import keys, pulses
 from streamlease.registry.groups import Declaration, Groups
 from streamlease.registry.pulses import Pulse
 from streamlease.streams.redis.always import ask_always
-from streamlease.streams.redis.connection import AsyncRedis, Command, ask, ask_each
+from streamlease.streams.redis.connection import AsyncRedis, Command, ask
+from streamlease.streams.redis.damaged import ask_of_any_type
 from streamlease.streams.spaces.matching import SpacesByFilter
 from streamlease.streams.spaces.spaces import Space
 
 _DAMAGED = b"\xff"
-"""No number, and no text of a declaration."""
+"""No number, and no text of a declaration: what stands in a key of another type counts as that."""
+
+_NO_LEADER = (None, None, None)
 PAGE = 64
 """Groups that are read in one round trip."""
 
@@ -72,8 +74,8 @@ async def passed(redis: AsyncRedis, group: str) -> int:
 async def passed_all(redis: AsyncRedis, groups: Sequence[str]) -> list[int]:
     """`passed` of many groups, in their order."""
     asked: list[Command] = [("HGET", keys.progress(group), "@passed") for group in groups]
-    counts = await _ask_of_any_type(redis, asked)
-    return [_number(count) or 0 for count in counts]
+    counts = await ask_of_any_type(redis, asked)
+    return [0 if isinstance(count, Unsupported) else _number(count) or 0 for count in counts]
 
 
 async def passed_any(redis: AsyncRedis) -> int:
@@ -99,7 +101,11 @@ async def tell_passed(redis: AsyncRedis, groups: Iterable[str]) -> None:
     """
     commands: list[Command] = [("HINCRBY", keys.progress(group), "@passed", 1) for group in groups]
     if commands:
-        await ask_always(redis, commands)
+        try:
+            await ask_always(redis, commands)
+        except StoreRefused as error:
+            if "WRONGTYPE" not in str(error):
+                raise  # else it is one group whose key is of another type, and the others are told
         # After: whoever sees it finds the numbers of the groups.
         await ask_always(redis, [("HINCRBY", keys.PASSED, "groups", 1)])
 
@@ -130,31 +136,21 @@ async def read(
                     *map(str, wanted[group]),
                 ),
             ]
-        (seconds, microseconds), *replies = await _ask_of_any_type(redis, commands)
+        (seconds, microseconds), *replies = await ask_of_any_type(redis, commands)
         now = int(seconds) * 1000 + int(microseconds) // 1000
-        leaders = replies[1::3]
+        leaders = [_NO_LEADER if isinstance(one, Unsupported) else one for one in replies[1::3]]
         given = await pulses.read(redis, [pulse for one in leaders if (pulse := _pulse(one)) is not None])
         for place, group in enumerate(page):
-            definition, leader, beside = replies[place * 3 : place * 3 + 3]
+            definition, _, beside = replies[place * 3 : place * 3 + 3]
+            leader = leaders[place]
+            if isinstance(definition, Unsupported):
+                definition = _DAMAGED
+            if isinstance(beside, Unsupported):
+                beside = [_DAMAGED] * (3 + len(wanted[group]))
             if definition is not None:
                 alive = _alive(leader, given)
                 found.append(_parse(group, wanted[group], definition, alive, beside, now))
     return found
-
-
-async def _ask_of_any_type(redis: AsyncRedis, commands: Sequence[Command]) -> list[Any]:
-    """`ask`; a key that holds something of another type is damaged as what it holds may be.
-
-    Raises:
-        StoreUnavailable, StoreRefused.
-    """
-    replies = await ask_each(redis, commands)
-    for place, (reply, command) in enumerate(zip(replies, commands, strict=True)):
-        if isinstance(reply, StreamleaseError):
-            if "WRONGTYPE" not in str(reply):
-                raise reply
-            replies[place] = [_DAMAGED] * (len(command) - 2) if command[0] == "HMGET" else _DAMAGED
-    return replies
 
 
 def _pulse(leader: Sequence[bytes | None]) -> Pulse | None:

@@ -40,7 +40,7 @@ from streamlease.streams.entries.splitting import pieces_of
 from streamlease.streams.log.keys import snapshot_entries, snapshot_state, stream_log, stream_meta
 from streamlease.streams.log.state import MissingOffsets
 from streamlease.streams.redis.connection import Argument, AsyncRedis, Command, Redis, ask
-from streamlease.streams.redis.damaged import parsing
+from streamlease.streams.redis.damaged import ask_of_any_type, parsing
 from streamlease.streams.redis.durable import run_durably
 from streamlease.streams.redis.scripts import load_script
 from streamlease.streams.spaces.spaces import Space
@@ -108,11 +108,13 @@ async def look_at_snapshots(
     """
     names = ("number", "upto", "token", "messages", "entries", "lost")
     asked = [("HMGET", snapshot_state(stream), *names) for stream in streams]
-    replies = await ask(redis, asked) if asked else []
+    replies = await ask_of_any_type(redis, asked) if asked else []
     found: dict[StreamId, StoredSnapshot] = {}
     damaged: dict[StreamId, Unsupported] = {}
     for stream, reply in zip(streams, replies, strict=True):
         try:
+            if isinstance(reply, Unsupported):
+                raise reply
             found[stream] = _stored(stream, reply)
         except Unsupported as why:
             damaged[stream] = why

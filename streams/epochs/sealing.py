@@ -130,7 +130,7 @@ async def alter_space(
             space, retention=retention, schema=wanted, compact_after_ms=compact_after_ms, archive=archive
         )
 
-    same = (retention, schema, compact_after_ms, archive) == (None, None, None, None)
+    same = all(one is None for one in (retention, schema, compact_after_ms, archive))
     asked: NewStreams = {"streams": streams, "rotate": rotate, "expected": expected}
     return await change_space(redis, spaces, name, keep, None if same else change, **asked)
 

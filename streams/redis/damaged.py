@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from streamlease.protocol.errors import Indefinite, StoreUnavailable, StreamleaseError, Unsupported
+from streamlease.streams.redis.connection import Command, Redis, ask_each
 
 Item = TypeVar("Item", bound=Hashable)
 Result = TypeVar("Result")
@@ -53,6 +54,21 @@ def number(key: str, held: bytes | None, none: int = 0) -> int:
         raise Unsupported(
             f"key {key} holds {held!r:.80}, which is no number: restore it from a backup"
         ) from None
+
+
+async def ask_of_any_type(redis: Redis, commands: Sequence[Command]) -> list[Any]:
+    """`ask`, for commands of which each reads its own key; one of another type gives ``Unsupported``.
+
+    Raises:
+        StoreUnavailable, StoreRefused.
+    """
+    replies = await ask_each(redis, commands)
+    for place, (reply, command) in enumerate(zip(replies, commands, strict=True)):
+        if isinstance(reply, StreamleaseError):
+            if "WRONGTYPE" not in str(reply):
+                raise reply
+            replies[place] = Unsupported(f"key {command[1]!s} is of another type: restore it from a backup")
+    return replies
 
 
 async def readable(

@@ -292,7 +292,8 @@ class SpaceStore:
             return change(now)
 
         space = await self.change(name, checked)
-        await leave_former(self._redis, before, space)
+        if place is not None:
+            await leave_former(self._redis, before, space)
         await self.generations.tell_schemas(space)
         return space
 

@@ -19,7 +19,7 @@ from streamlease.protocol.errors import (
     UnknownSpace,
 )
 from streamlease.streams.spaces import spaces as spaces_room
-from streamlease.streams.spaces.archive_place import take_place
+from streamlease.streams.spaces.archive_place import check_place, take_place
 from streamlease.streams.spaces.spaces import Space
 
 CITY = pa.schema([("city", pa.string())])
@@ -101,6 +101,24 @@ async def test_an_archive_that_moves_in_the_same_moment_moves_once(
         await client.alter_space("s", archive=ours, retention="1h")
     now = await client.spaces.get("s")
     assert now == space.model_copy(update={"archive": ArchiveSettings.of(theirs)})
+
+
+async def test_a_place_that_others_have_meanwhile_is_not_let_go_again(
+    client: Client, second: Client, space: Space, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    former, now = str(tmp_path / "former"), str(tmp_path / "now")
+    await client.alter_space("s", archive=former)
+
+    async def late(*what: Any) -> None:
+        monkeypatch.setattr(spaces_room, "check_place", check_place)
+        await second.alter_space("s", archive=now)
+        await second.create_space("t", ["t/#"], archive=former)
+
+    monkeypatch.setattr(spaces_room, "check_place", late)
+    altered = await client.alter_space("s", retention="1h")
+    assert (altered.archive, altered.retention.age_ms) == (ArchiveSettings.of(now), 3_600_000)
+    with pytest.raises(SpaceConflict, match="is the archive of another space"):
+        await client.create_space("u", ["u/#"], archive=former)
 
 
 REFUSED: dict[str, tuple[Given, type[StreamleaseError], str]] = {

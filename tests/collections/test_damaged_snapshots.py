@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from streamlease.admin.doctor.damaged_records import records
-from streamlease.agent.client import Client
+from streamlease.agent.client import Client, connect
 from streamlease.hosts.snapshot_maker import LEAST_CHANGES, SnapshotMaker
 from streamlease.hosts.trimming import Retainer
 from streamlease.protocol.errors import Unsupported
@@ -43,15 +43,29 @@ async def floor(client: Client, stream: StreamId) -> int:
 async def test_a_note_that_cannot_be_read(
     client: Client, field: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    await check(client, field, caplog)
+
+
+@pytest.mark.slow
+async def test_a_note_of_another_type(real_redis_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """(The in-memory server closes a connection on which it answered with an error.)"""
+    async with connect(real_redis_url, embedded=False) as client:
+        await check(client, "all", caplog)
+
+
+async def check(client: Client, field: str, caplog: pytest.LogCaptureFixture) -> None:
     for name in ("bad", "good"):
         await client.create_space(name, [f"{name}/#"], collection=True, retention=FEW)
         await send(client, name)
     await client.create_space("plain", ["plain/#"], retention=FEW)
     maker, retainer = SnapshotMaker(client.redis, "host", clock), Retainer(client.redis, "host", clock)
     assert await maker.round() == [BAD, GOOD]
-    key = snapshot_state(BAD)
+    key, aside = snapshot_state(BAD), f"{snapshot_state(BAD)}:aside"
     (before,) = await ask(client.redis, [("HGET", key, field)])
-    await ask(client.redis, [("HSET", key, field, b"\xffjunk")])
+    if field == "all":  # of another type
+        await ask(client.redis, [("RENAME", key, aside), ("SET", key, "x")])
+    else:
+        await ask(client.redis, [("HSET", key, field, b"\xffjunk")])
     for name in ("bad", "good", "plain", "plain"):
         await send(client, name)
     caplog.set_level(logging.WARNING)
@@ -59,19 +73,23 @@ async def test_a_note_that_cannot_be_read(
 
     assert await maker.round() == [GOOD]
     (told,) = caplog.messages
-    assert told.startswith(f"no snapshot of {BAD}: the snapshot of stream {BAD} is damaged, or of a later")
+    why = f"key {key} is of another type" if field == "all" else f"the snapshot of stream {BAD} is damaged"
+    assert told.startswith(f"no snapshot of {BAD}: {why}")
     assert "\n" not in told
     assert await maker.round() == []
     assert caplog.messages == [told], "once a minute"
     await retainer.round()
     assert await floor(client, GOOD) > 0 and await floor(client, PLAIN) > 0
     assert await floor(client, BAD) == 0, "what may be nowhere else stays"
-    with pytest.raises(Unsupported, match=f"restore key {key} from a backup".replace("{", r"\{")):
+    with pytest.raises(Unsupported, match=r"restore (key .*|it) from a backup"):
         await items_of(client, "bad")
     assert await items_of(client, "good") == 2 * LEAST_CHANGES
-    assert f"the snapshot of stream {BAD} is damaged" in (await records(client)).message
+    assert why in (await records(client)).message
 
-    await ask(client.redis, [("HSET", key, field, before)])
+    if field == "all":
+        await ask(client.redis, [("RENAME", aside, key)])
+    else:
+        await ask(client.redis, [("HSET", key, field, before)])
     assert await maker.round() == [BAD]
     await retainer.round()
     assert await floor(client, BAD) > 0

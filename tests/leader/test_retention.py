@@ -334,6 +334,10 @@ async def test_a_key_of_another_type_holds_all_and_stops_nothing_else(
     assert {str(one.stream): one.floor for one in done.trimmed}["t.0.0"] == 8
     assert await rig.floor() == (0 if key is keys.progress else 1), "what is not known to be consumed stays"
     assert (await group_needs.passed_all(redis, [SHARED.id, other.id]))[1] == 0
+    before = await group_needs.passed_any(redis)
+    await group_needs.tell_passed(redis, [SHARED.id, other.id])
+    assert (await group_needs.passed_all(redis, [SHARED.id, other.id]))[1] == 1
+    assert await group_needs.passed_any(redis) == before + 1
 
 
 async def test_a_space_that_cannot_be_settled_stops_no_other(
