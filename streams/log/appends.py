@@ -38,6 +38,9 @@ Position = tuple[int, int]
 
 ANYTHING: Position = (-1, -1)
 
+_DAMAGED = ("WRONGTYPE", "Invalid stream ID", "attempt to ")
+"""What Redis says where a script meets something that no script wrote."""
+
 TOGETHER = 64
 """So many appends to streams of one server are done by one call at most. More would save nothing, and others
 of the server would wait longer."""
@@ -149,7 +152,17 @@ def foreign_entry(stream: StreamId, entry: str = "") -> StreamleaseError:
 
 def refused_append(stream: StreamId, reply: ResponseError) -> StreamleaseError:
     """The error that a refused append to `stream` raises."""
-    return foreign_entry(stream) if "equal or smaller than the target" in str(reply) else refusal(reply)
+    text = " ".join(str(reply).split())
+    if "equal or smaller than the target" in text:
+        return foreign_entry(stream)
+    if any(words in text for words in _DAMAGED):
+        said, keys = text.partition(" script: ")[0][:120], ", ".join(append_keys(stream))
+        return StoreRefused(
+            f"stream {stream} takes no messages, for one of its keys ({keys}) is damaged ({said}): "
+            f"restore it from a backup, or give the space new streams: "
+            f"streamlease space alter {stream.space} --rotate"
+        )
+    return refusal(reply)
 
 
 def outcome_of_reply(append: Append, reply: Any) -> Appended | StreamleaseError:

@@ -10,7 +10,13 @@ import pytest
 
 from streamlease.agent.client import Client, connect
 from streamlease.agent.fetching import Fetching
-from streamlease.protocol.errors import SchemaMismatch, StreamleaseError, TaskFailed, Unsupported
+from streamlease.protocol.errors import (
+    SchemaMismatch,
+    StoreRefused,
+    StreamleaseError,
+    TaskFailed,
+    Unsupported,
+)
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
@@ -20,7 +26,7 @@ from streamlease.registry.mail.mailbox import Mailbox
 from streamlease.streams.entries.decoding import DamagedEntry, decode_entries
 from streamlease.streams.entries.delivered import to_messages
 from streamlease.streams.entries.message_rows import filter_batch
-from streamlease.streams.log.keys import stream_log, stream_meta
+from streamlease.streams.log.keys import stream_log, stream_meta, stream_publishers
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.tails import Tails
 from tests.agent.helpers import SUB, publish, take, until
@@ -60,6 +66,34 @@ async def test_a_damaged_message_becomes_a_dead_letter_and_the_rest_goes_on(
     assert letter.facts["payload"] == "unreadable"
     assert "the entry 3-1 of stream s.0.0 is damaged" in letter.facts["cause"]
     assert letter.message.topic == "$dead/g"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", ["next", "publisher", "publishers", "log"])
+async def test_who_publishes_to_a_damaged_stream_is_told_what_to_do(client: Client, damage: str) -> None:
+    await client.create_space("s", ["a/#"])
+    async with client.publisher(delivery_timeout=1) as publisher:
+        await publisher.send("a/1", b"x")
+        match damage:
+            case "next":
+                await client.redis.hset(stream_meta(STREAM), "next", b"junk")
+            case "publisher":
+                (name,) = await client.redis.hkeys(stream_publishers(STREAM))
+                await client.redis.hset(stream_publishers(STREAM), name, b"junk")
+            case _:
+                key = stream_log(STREAM) if damage == "log" else stream_publishers(STREAM)
+                await client.redis.delete(key)
+                await client.redis.set(key, b"junk")
+        for send in (publisher.send("a/1", b"y"), publisher.send_many("a/1", [b"y", b"z"])):
+            with pytest.raises(
+                StoreRefused, match=r"^stream s\.0\.0 takes no messages, for one of its keys"
+            ) as told:
+                await send
+            assert str(told.value).endswith("streamlease space alter s --rotate")
+            assert "\n" not in str(told.value) and "script: " not in str(told.value)
+    await client.alter_space("s", rotate=True)
+    async with client.publisher() as publisher:
+        assert await publisher.send("a/1", b"y") == (StreamId("s", 1, 0), 0)
 
 
 @pytest.mark.parametrize("mark", [b"{", b"7", b"\xff"])
