@@ -179,6 +179,8 @@ def unacceptable(error: ValidationError) -> InvalidOption:
     """What is wrong with the first field that is not acceptable, in one line."""
     first = error.errors()[0]
     where = ".".join(map(str, first["loc"]))
+    if first["type"] == "missing":
+        return InvalidOption(f"{ascii(where)[1:-1][:80]} is missing: the act needs it")
     return InvalidOption(
         f"{ascii(where)[1:-1][:80]} is {ascii(first.get('input'))[:80]}: {first['msg'][:200]}"
     )

@@ -51,7 +51,7 @@ REFUSED: dict[str, tuple[Any, Any, dict[str, Any], type[StreamleaseError], str]]
     "group": ("$shared/other/a/#", "pause", {}, UnknownGroup, "other/a/#"),
     "act": (SUB, "fly", {}, InvalidInput, "act is 'fly': use one of rebalance, step_down"),
     "number": (SUB, 7, {}, InvalidInput, "act is 7: use one of rebalance, step_down"),
-    "lacking": (SUB, "move", {"stream": "s.0.0"}, InvalidInput, "borrower is "),
+    "lacking": (SUB, "move", {"stream": "s.0.0"}, InvalidInput, "borrower is missing: the act needs it"),
     "other": (SUB, "pause", {"stream": "s.0.0"}, InvalidInput, "stream is 's.0.0'"),
     "unknown": (SUB, "pause", {"wings": 2}, InvalidInput, "wings is 2"),
     "words of parse": (SUB, "pause", {"name": 2, "kind": 3}, InvalidInput, " is 2"),
@@ -96,5 +96,11 @@ def test_blocking(real_redis_url: str) -> None:
     with blocking.connect(real_redis_url) as client:
         client.create_space("s", ["a/#"])
         with client.subscribe(SUB):
-            client.act(SUB, "pause")
-            client.act(SUB, "resume", who="ana")
+            client.act(SUB, "pause", who="ana")
+            assert client.act(SUB, "describe")["paused"]["who"] == "ana"
+            client.act(SUB, "resume")
+            assert client.act(SUB, "describe")["paused"] is None
+            with pytest.raises(InvalidInput, match="act is 'fly'"):
+                client.act(SUB, "fly")
+            with pytest.raises(StreamleaseError, match="no-host"):
+                client.drain_host("no-host", seconds=1)
