@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamlease.admin.common_options import operator
-from streamlease.protocol.errors import (
-    ActRefused,
-    Indefinite,
-    InvalidOption,
-    StoreRefused,
-    StoreUnavailable,
-    UnknownGroup,
-)
+from streamlease.protocol.errors import InvalidOption, UnknownGroup
 from streamlease.protocol.nearest import nearest
 
 if TYPE_CHECKING:
@@ -66,32 +59,12 @@ async def delete_group(
     """Have the leader end a group, and remove all that is kept of it.
 
     Raises:
-        Indefinite: also if the leader ended, and what is kept could not be removed.
-        UnknownGroup, ActRefused, NotLeader: as `Client.act`.
+        UnknownGroup: nobody declared it; the message names the nearest ones.
+        Indefinite, ActRefused, NotLeader: as `Client.act`.
     """
-    from streamlease.protocol.acts import DeleteGroup
-    from streamlease.streams.redis.damaged import attempt
-
-    declaration, why = await attempt(client.groups.get(subscription))
-    if declaration is None and subscription not in await client.groups.list():
+    if subscription not in await client.groups.list():
         await declared(client, subscription)
-    if declaration is None and not force:
-        raise ActRefused(
-            f"group '{subscription}' cannot be read ({why}), so no leader can say whether somebody consumes "
-            f"it: delete it with --force"
-        )
-    wishes = None if force else await client.groups.wishes(subscription)
-    if declaration is not None:
-        await client.act(subscription, DeleteGroup(force=force), who=who, dry_run=dry_run)
-    if dry_run:
-        return
-    try:
-        await client.groups.forget(subscription, wishes)
-    except (StoreUnavailable, StoreRefused, Indefinite) as error:
-        raise Indefinite(
-            f"the leader of '{subscription}' and its consumers have ended for its deletion, but what is kept "
-            f"of it may be there still ({error}): repeat the command"
-        ) from None
+    await client.act(subscription, "delete", who=who, dry_run=dry_run, force=force)
 
 
 def confirm(question: str, risk: str, *, yes: bool, as_json: bool) -> None:

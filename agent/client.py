@@ -354,7 +354,8 @@ class Client:
             InvalidInput: an argument is not acceptable. UnknownGroup: nobody declared it.
             ActRefused: the leader says why it is not done.
             NotLeader: nobody leads, and nobody could be made to: nothing was done.
-            Indefinite: no answer within `seconds`: it was done, or it was not.
+            Indefinite: no answer within `seconds`: it was done, or it was not. Or a group that is deleted
+                was ended, and what is kept of it could not be removed: repeat it.
         """
         from streamlease.agent.operator_acts import have_done
 

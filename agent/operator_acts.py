@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, assert_never
 
 from pydantic import BaseModel, ValidationError
 
-from streamlease.protocol.acts import KINDS, Act, parse, unacceptable
-from streamlease.protocol.errors import ActRefused, InvalidOption, NotLeader
+from streamlease.protocol.acts import KINDS, Act, DeleteGroup, parse, unacceptable
+from streamlease.protocol.errors import (
+    ActRefused,
+    Indefinite,
+    InvalidOption,
+    NotLeader,
+    StoreRefused,
+    StoreUnavailable,
+)
 from streamlease.protocol.ids import random_token
 from streamlease.protocol.messages import (
     Command,
@@ -23,6 +30,7 @@ from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import leadership
 from streamlease.registry.groups import Groups
 from streamlease.streams.redis.connection import AsyncRedis, ask
+from streamlease.streams.redis.damaged import attempt
 
 if TYPE_CHECKING:
     from streamlease.agent.membership.agent import Agent
@@ -142,13 +150,16 @@ async def ask_leader(
     """`Client.command`."""
     shared, wanted = _group_of(subscription), _act_of(act, fields)
     _check_seconds(seconds)
-    await groups.get(shared)
-    record = await leadership.read(redis, shared.id)
-    if not record.held or record.expired:
-        raise NotLeader(f"group '{shared}' has no leader now: one comes with its next consumer")
-    command = command_of(shared.id, wanted, who=who, dry_run=dry_run)
-    reply = await (await agent()).commands.ask(record.mailbox, command, seconds)
-    return answer_of(reply, shared.id)
+
+    async def done() -> dict[str, Any]:
+        record = await leadership.read(redis, shared.id)
+        if not record.held or record.expired:
+            raise NotLeader(f"group '{shared}' has no leader now: one comes with its next consumer")
+        command = command_of(shared.id, wanted, who=who, dry_run=dry_run)
+        reply = await (await agent()).commands.ask(record.mailbox, command, seconds)
+        return answer_of(reply, shared.id)
+
+    return await _whole(groups, shared, wanted, done, dry_run=dry_run)
 
 
 async def have_done(
@@ -167,10 +178,47 @@ async def have_done(
     """`Client.act`."""
     shared, wanted = _group_of(subscription), _act_of(act, fields)
     _check_seconds(seconds)
-    await groups.get(shared)
-    at = await moment(redis)
-    command = command_of(shared.id, wanted, who=who, request=request, at=at, dry_run=dry_run)
-    return answer_of(await (await agent()).commands.act(command, seconds), shared.id)
+
+    async def done() -> dict[str, Any]:
+        at = await moment(redis)
+        command = command_of(shared.id, wanted, who=who, request=request, at=at, dry_run=dry_run)
+        return answer_of(await (await agent()).commands.act(command, seconds), shared.id)
+
+    return await _whole(groups, shared, wanted, done, dry_run=dry_run)
+
+
+async def _whole(
+    groups: Groups,
+    shared: SharedSubscription,
+    wanted: Act,
+    done: Callable[[], Awaitable[dict[str, Any]]],
+    *,
+    dry_run: bool,
+) -> dict[str, Any]:
+    """The act with what is to be done beside the leader's part of it, which is `done`."""
+    if not isinstance(wanted, DeleteGroup):
+        await groups.get(shared)
+        return await done()
+    declaration, why = await attempt(groups.get(shared))
+    if declaration is None and shared not in await groups.list():
+        await groups.get(shared)  # which says that nobody declared it
+    if declaration is None and not wanted.force:
+        raise ActRefused(
+            f"group '{shared}' cannot be read ({why}), so no leader can say whether somebody consumes it: "
+            f"delete it with --force (force=True)"
+        )
+    wishes = None if wanted.force else await groups.wishes(shared)
+    answer = {} if declaration is None else await done()
+    if dry_run:
+        return answer
+    try:
+        await groups.forget(shared, wishes)
+    except (StoreUnavailable, StoreRefused, Indefinite) as error:
+        raise Indefinite(
+            f"the leader of '{shared}' and its consumers have ended for its deletion, but what is kept "
+            f"of it may be there still ({error}): repeat it"
+        ) from None
+    return answer
 
 
 def _group_of(given: SharedSubscription | str) -> SharedSubscription:

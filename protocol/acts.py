@@ -111,7 +111,7 @@ class ExpireGroup(_Act):
 
 
 class DeleteGroup(_Act):
-    """End the group."""
+    """End the group, its leader and its borrowers; who asks for it removes then what is kept of it."""
 
     act: Literal["delete"] = "delete"
     force: bool = False

@@ -10,6 +10,7 @@ scrape, which comes from another thread: it reads copies of dictionaries, and wa
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
@@ -66,6 +67,13 @@ DROPPED = Counter(
 )
 
 
+MOST_PAST = 100
+"""So many subscriptions that this process reads no more are still told of."""
+
+_REASONS: dict[str, set[str]] = defaultdict(set)
+"""Subscription -> for what reasons `RECONNECTS` has a series."""
+
+
 class Consumer(Protocol):
     """What the scrape asks of a consumer, from another thread."""
 
@@ -82,15 +90,31 @@ class Consumer(Protocol):
 class _Consumers(Collector):
     def __init__(self) -> None:
         self._there: WeakSet[Consumer] = WeakSet()  # one whose loop ended without closing it goes, too
+        self._seen: dict[str, None] = {}
+        """Subscriptions that have series, in the order in which a consumer of them last came or went."""
         self._lock = threading.Lock()
 
     def add(self, consumer: Consumer) -> None:
         with self._lock:
             self._there.add(consumer)
+            self._note(consumer.subscription)
 
     def discard(self, consumer: Consumer) -> None:
         with self._lock:
             self._there.discard(consumer)
+            self._note(consumer.subscription)
+
+    def _note(self, subscription: str) -> None:
+        """A process that reads one group after the other must not grow with those that it has read."""
+        self._seen.pop(subscription, None)
+        self._seen[subscription] = None
+        if len(self._seen) <= MOST_PAST + len(self._there):
+            return
+        living = {consumer.subscription for consumer in self._there}
+        past = [seen for seen in self._seen if seen not in living]
+        for gone in past[:-MOST_PAST]:
+            del self._seen[gone]
+            _drop_series(gone)
 
     def describe(self) -> Iterator[Metric]:
         return iter(_families())
@@ -127,6 +151,20 @@ def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
     )
 
 
+def _drop_series(subscription: str) -> None:
+    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:  # its files keep what was counted, and it cannot remove
+        return
+    for metric in (READ, DELIVERED, COMMITTED, GRANTS, HAND_OVER_SECONDS, PING_SECONDS):
+        metric.remove(subscription)
+    for reason in _REASONS.pop(subscription, ()):
+        RECONNECTS.remove(subscription, reason)
+
+
+def _reconnects(subscription: str, reason: str) -> Counter:
+    _REASONS[subscription].add(reason)
+    return RECONNECTS.labels(subscription, reason)
+
+
 _CONSUMERS = _Consumers()
 REGISTRY.register(_CONSUMERS)
 
@@ -146,7 +184,7 @@ class Meter:
 
     def __init__(self, subscription: str) -> None:
         self._subscription = subscription
-        RECONNECTS.labels(subscription, "the_leader_is_silent")
+        _reconnects(subscription, "the_leader_is_silent")
         # There from the beginning: for Prometheus, a counter that begins above 0 rises by nothing.
         self._grants = GRANTS.labels(subscription)
         self._hand_overs = HAND_OVER_SECONDS.labels(subscription)
@@ -184,7 +222,7 @@ class Meter:
         """A borrower ended; with `again` another one follows it."""
         self._pings.pop(borrower, None)
         if again:
-            RECONNECTS.labels(self._subscription, reason.replace(" ", "_")).inc()
+            _reconnects(self._subscription, reason.replace(" ", "_")).inc()
 
 
 _SERVED: set[tuple[str, int]] = set()

@@ -17,6 +17,7 @@ from streamlease.protocol.errors import (
     StreamleaseError,
     UnknownGroup,
 )
+from streamlease.registry import keys
 from tests.agent.helpers import SUB, publish, take
 
 
@@ -90,6 +91,47 @@ async def test_who_only_asks_the_leader_makes_none(client: Client) -> None:
                 assert "has no leader now" in str(gone)
                 break
             await asyncio.sleep(0.05)
+
+
+async def kept_of(client: Client, group: str) -> list[bytes]:
+    """The keys of a group."""
+    return [key async for key in client.redis.scan_iter(match=f"*{{g:{group}}}*")]
+
+
+async def test_a_group_that_is_deleted_is_gone_with_its_progress(client: Client) -> None:
+    await client.create_space("s", ["a/#"])
+    await publish(client, range(3), topics=1)
+    async with client.subscribe(SUB, start="earliest") as reader:
+        assert await take(reader, 3) == [0, 1, 2]
+        with pytest.raises(ActRefused, match="has 1 borrower"):
+            await client.act(SUB, "delete")
+        await client.act(SUB, "delete", force=True, dry_run=True)
+        assert [str(group) for group in await client.groups.list()] == [SUB]
+    await client.act(SUB, "delete", dry_run=True)
+    assert await kept_of(client, "g/a/#") != []
+    await client.act(SUB, "delete", who="ana")
+    assert await client.groups.list() == []
+    assert await kept_of(client, "g/a/#") == []
+    with pytest.raises(UnknownGroup):
+        await client.act(SUB, "delete", force=True)
+    async with client.subscribe(SUB, start="earliest") as reader:
+        assert await take(reader, 3) == [0, 1, 2], "it begins anew"
+        await client.command(SUB, "delete", force=True)
+        assert await client.groups.list() == []
+        assert await kept_of(client, "g/a/#") == []
+
+
+async def test_a_group_that_cannot_be_read_is_deleted_by_force_only(client: Client) -> None:
+    await client.create_space("s", ["a/#"])
+    async with client.subscribe(SUB):
+        pass
+    await client.redis.set(keys.definition("g/a/#"), b"junk")
+    with pytest.raises(ActRefused, match=r"cannot be read \(.+\), so no leader can say"):
+        await client.act(SUB, "delete")
+    assert await kept_of(client, "g/a/#") != []
+    await client.act(SUB, "delete", force=True)
+    assert await client.groups.list() == []
+    assert await kept_of(client, "g/a/#") == []
 
 
 def test_blocking(real_redis_url: str) -> None:

@@ -7,6 +7,7 @@ import gc
 import socket
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 from weakref import ref
 
 import pytest
@@ -34,8 +35,9 @@ class Held:
 
     subscription = "$shared/held/#"
 
-    def __init__(self, streams: int, lag: int | None) -> None:
+    def __init__(self, streams: int, lag: int | None, subscription: str = subscription) -> None:
         self._found = (streams, lag)
+        self.subscription = subscription
 
     def holding(self) -> tuple[int, int | None]:
         return self._found
@@ -120,6 +122,80 @@ def test_a_meter_times_pings_and_revocations_and_counts_reconnects() -> None:
     meter.ended("b", "unsubscribed", again=False)
     assert value("consumer_reconnects_total", sub, reason="the_leader_is_silent") == 1
     assert value("consumer_reconnects_total", sub, reason="unsubscribed") is None
+
+
+def read_and_leave(subscription: str, reasons: tuple[str, ...] = ("the leader is silent",)) -> None:
+    """Everything that a consumer counts, and its end."""
+    consumer, meter = Held(1, 1, subscription), metrics.Meter(subscription)
+    metrics.watch(consumer)
+    for counter in (metrics.READ, metrics.DELIVERED, metrics.COMMITTED):
+        counter.labels(subscription).inc()
+    meter.pinged("b", 0)
+    meter.answered("b", 5)
+    meter.revoking("s", 0)
+    meter.gone("s", 5)
+    for reason in reasons:
+        meter.ended("b", reason, again=True)
+    metrics.forget(consumer)
+
+
+def series() -> dict[str, int]:
+    """How many samples each consumer metric has."""
+    found = {one.name: len(one.samples) for one in REGISTRY.collect()}
+    return {name: count for name, count in found.items() if name.startswith("streamlease_consumer_")}
+
+
+def test_a_process_that_reads_one_group_after_the_other_does_not_grow_with_them() -> None:
+    living, first = Held(2, 7, unique("living/#")), unique("first/#")
+    metrics.watch(living)
+    metrics.READ.labels(living.subscription).inc(3)
+    read_and_leave(first, ("the leader is silent", "it was fenced"))
+    try:
+        for _ in range(metrics.MOST_PAST):
+            read_and_leave(unique("a/#"))
+        before = series()
+        for _ in range(metrics.MOST_PAST):
+            read_and_leave(unique("a/#"), ("it was fenced", "the leader is silent"))
+        after = series()
+        assert value("consumer_read_messages_total", living.subscription) == 3
+    finally:
+        metrics.forget(living)
+    reconnects, streams, lag = (
+        f"streamlease_consumer_{name}" for name in ("reconnects", "streams", "lag_messages")
+    )
+    same = {name: count for name, count in before.items() if name not in (reconnects, streams, lag)}
+    assert {name: after[name] for name in same} == same
+    more = after[reconnects] - before[reconnects]
+    assert more == 2 * metrics.MOST_PAST  # a reason more for each: what it counts, and since when
+    for reason in ("the_leader_is_silent", "it_was_fenced"):
+        assert value("consumer_reconnects_total", first, reason=reason) is None
+
+
+def test_what_was_read_last_and_what_is_read_again_is_still_told_of() -> None:
+    again, last = unique("again/#"), unique("last/#")
+    read_and_leave(again)
+    for _ in range(metrics.MOST_PAST - 1):
+        read_and_leave(unique("a/#"))
+    read_and_leave(again)
+    for _ in range(metrics.MOST_PAST - 2):
+        read_and_leave(unique("a/#"))
+    read_and_leave(last)
+    assert value("consumer_delivered_messages_total", again) == 2
+    assert value("consumer_delivered_messages_total", last) == 1
+    read_and_leave(unique("a/#"))
+    assert value("consumer_delivered_messages_total", again) is None
+    assert value("consumer_delivered_messages_total", last) == 1
+
+
+def test_with_processes_that_share_their_counts_by_files_nothing_is_removed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    first = unique("first/#")
+    read_and_leave(first)
+    for _ in range(metrics.MOST_PAST + 1):
+        read_and_leave(unique("a/#"))
+    assert value("consumer_delivered_messages_total", first) == 1
 
 
 async def test_metrics_can_be_served_and_the_same_port_twice() -> None:

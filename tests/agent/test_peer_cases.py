@@ -251,7 +251,6 @@ async def test_destroy_queue_live_clients(client: Client, second: Client, sub: s
         await publish(client, range(20))
         await until(lambda: len(got_by(consumers)) >= 20)
         await second.act(shared, parse("delete", force=True))
-        await second.groups.forget(shared)
         await publish(client, range(20, 40))
         await until(lambda: all(consumer.error is not None for consumer in consumers))
         for consumer in consumers:
