@@ -20,6 +20,7 @@ from streamlease.spark.environment import configure_environment
 configure_environment()
 os.environ["SPARK_TESTING"] = "1"  # a free port, in place of always the same one
 
+from pyspark.pipelines.cli import run as run_pipeline  # noqa: E402
 from pyspark.sql import DataFrame, SparkSession  # noqa: E402
 
 import streamlease  # noqa: E402
@@ -78,6 +79,35 @@ def run(frame: DataFrame, name: str, *, sink: bool = False) -> dict[str, Any]:
     return json.loads(progress[-1].sources[0].latestOffset or "null") if progress else {}
 
 
+PIPELINE = """
+name: orders
+storage: {storage}
+libraries:
+  - glob:
+      include: flows.py
+"""
+FLOWS = """
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+
+spark = SparkSession.active()
+
+
+@dp.table
+def landed():
+    options = {{"redis": "{redis}", "subscribe": "$shared/p/orders/#", "startingOffsets": "earliest"}}
+    return spark.readStream.format("streamlease").options(**options).load()
+
+
+dp.create_sink("out", "streamlease", {{"redis": "{redis}"}})
+
+
+@dp.append_flow(target="out")
+def passed_on():
+    return spark.readStream.table("landed").selectExpr("'passed/on' AS topic", "n")
+"""
+
+
 def refusal(work: Callable[[], object]) -> str:
     try:
         work()
@@ -88,6 +118,7 @@ def refusal(work: Callable[[], object]) -> str:
 
 def main() -> None:
     builder = SparkSession.builder.remote("local[2]").appName("streamlease-test")
+    builder = builder.config("spark.sql.warehouse.dir", (FOLDER / "warehouse").as_uri())
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
@@ -110,7 +141,12 @@ def main() -> None:
         lambda: archive_with_spark(spark, REDIS, "orders"),
     ):
         say(refusal(work))
-    spark.stop()
+    flow = FOLDER / "pipeline"
+    flow.mkdir()
+    (flow / "spark-pipeline.yml").write_text(PIPELINE.format(storage=(FOLDER / "storage").as_uri()))
+    (flow / "flows.py").write_text(FLOWS.format(redis=REDIS))
+    run_pipeline(flow / "spark-pipeline.yml", full_refresh=[], full_refresh_all=False, refresh=[], dry=False)
+    say({"session": "stopped by the pipeline"})
 
 
 if __name__ == "__main__":
