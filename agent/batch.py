@@ -14,6 +14,7 @@ from streamlease.protocol.epochs.order import Epoch
 from streamlease.protocol.errors import InvalidInput, InvalidOption, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.messages import MAX_CAUSE, Verdict
+from streamlease.protocol.offsets import offset_of
 from streamlease.streams.entries.delivered import Messages
 
 
@@ -183,16 +184,21 @@ class Batch:
         except StreamleaseError as error:
             self._owner.failed_later(self._held, error)
 
-    def check_end(self, end: int | None) -> None:
-        """Raises:
-        InvalidOption: it does not lie in the batch.
+    def check_end(self, end: int | None) -> int:
+        """The offset that is meant; that behind the batch if none is given.
+
+        Raises:
+            InvalidOption: it is none, or does not lie in the batch.
         """
-        if end is not None and not self.start <= end <= self.end:
-            raise InvalidOption(f"end is {end}: this batch has offsets {self.start} to {self.end}")
+        if end is None:
+            return self.end
+        offset = offset_of("end", end)
+        if not self.start <= offset <= self.end:
+            raise InvalidOption(f"end is {offset}: this batch has offsets {self.start} to {self.end}")
+        return offset
 
     def _to_commit(self, end: int | None) -> int:
-        self.check_end(end)
-        end = self.end if end is None else end
+        end = self.check_end(end)
         if end > self._held.committed:
             self._check_turn()
         return end
@@ -219,6 +225,7 @@ class Batch:
             Indefinite: no leader answered in time, or the dead letter cannot be written now: the failure
                 counts, or it does not; the subscription keeps asking.
         """
+        offset = offset_of("offset", offset)
         if not self.start <= offset < self.end:
             raise InvalidOption(f"offset is {offset}: this batch has offsets {self.start} to {self.end - 1}")
         self._check_turn()

@@ -50,8 +50,7 @@ class Batch(Bridge[AsyncBatch]):
         Raises:
             InvalidOption: `end` does not lie in the batch.
         """
-        self._inner.check_end(end)
-        self._loop.soon(partial(self._inner.commit_later, end))
+        self._loop.soon(partial(self._inner.commit_later, self._inner.check_end(end)))
 
     fail = waiting(AsyncBatch.fail)
 

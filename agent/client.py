@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Unpack, over
 
 from streamlease.agent.own_readers import OwnReaders
 from streamlease.catalog.shown import shown_by
+from streamlease.protocol.errors import InvalidInput
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
@@ -146,11 +147,17 @@ class Client:
 
         return await seal_space(self.redis, self.spaces, name, self._have_keepers)
 
-    async def next_offsets(self, streams: Iterable[StreamId]) -> dict[StreamId, int]:
-        """The offset that the next message of each stream will get."""
+    async def next_offsets(self, streams: Iterable[StreamId | str]) -> dict[StreamId, int]:
+        """The offset that the next message of each stream will get; unknown streams are left out.
+
+        Raises:
+            InvalidInput: one is no stream.
+        """
         from streamlease.streams.log.log import AsyncLog
 
-        return await AsyncLog(self.redis).next_offsets(streams)
+        if isinstance(streams, str) or not isinstance(streams, Iterable):
+            raise InvalidInput(f"streams is {ascii(streams)[:80]}: give a list, such as ['flights.0.3']")
+        return await AsyncLog(self.redis).next_offsets([StreamId.of(stream) for stream in streams])
 
     def publisher(self, /, **options: Any) -> Publisher:
         """A publisher, to be used as a context manager; options as of `Publisher`."""

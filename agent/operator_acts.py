@@ -148,7 +148,7 @@ async def ask_leader(
     **fields: Unpack[ActFields],
 ) -> dict[str, Any]:
     """`Client.command`."""
-    shared, wanted = _group_of(subscription), _act_of(act, fields)
+    shared, wanted = SharedSubscription.of(subscription), _act_of(act, fields)
     _check_seconds(seconds)
 
     async def done() -> dict[str, Any]:
@@ -176,7 +176,7 @@ async def have_done(
     **fields: Unpack[ActFields],
 ) -> dict[str, Any]:
     """`Client.act`."""
-    shared, wanted = _group_of(subscription), _act_of(act, fields)
+    shared, wanted = SharedSubscription.of(subscription), _act_of(act, fields)
     _check_seconds(seconds)
 
     async def done() -> dict[str, Any]:
@@ -219,10 +219,6 @@ async def _whole(
             f"of it may be there still ({error}): repeat it"
         ) from None
     return answer
-
-
-def _group_of(given: SharedSubscription | str) -> SharedSubscription:
-    return given if isinstance(given, SharedSubscription) else SharedSubscription.parse(given)
 
 
 def _check_seconds(given: float) -> None:

@@ -68,6 +68,9 @@ class StreamleaseError(Exception):
 
     retriable = False
 
+    def __str__(self) -> str:
+        return " ".join(super().__str__().splitlines())  # the value that is wrong may be a table, say
+
 
 class InvalidInput(StreamleaseError, ValueError):
     """A value from outside is not acceptable."""

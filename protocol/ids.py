@@ -61,6 +61,17 @@ class StreamId(NamedTuple):
         return f"{self.space}.{self.generation}.{self.shard}"
 
     @classmethod
+    def of(cls, given: StreamId | str) -> StreamId:
+        """What `given` is, or says.
+
+        Raises:
+            InvalidInput: it is no stream.
+        """
+        if isinstance(given, StreamId):
+            return given
+        return cls.parse(given if isinstance(given, str) else ascii(given))
+
+    @classmethod
     def parse(cls, text: str) -> StreamId:
         """Read the text form back.
 

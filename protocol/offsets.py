@@ -10,7 +10,10 @@ wholly below `n` (`docs/decisions/0001-entry-ids.md`).
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from operator import index
+from typing import NamedTuple, SupportsIndex
+
+from streamlease.protocol.errors import InvalidOption
 
 
 class OffsetRange(NamedTuple):
@@ -21,6 +24,20 @@ class OffsetRange(NamedTuple):
 
     def __len__(self) -> int:
         return max(0, self.end - self.start)
+
+
+def offset_of(what: str, given: SupportsIndex) -> int:
+    """The offset that somebody gave for `what`: an int, or one of numpy's.
+
+    Raises:
+        InvalidOption: it is no whole number.
+    """
+    try:
+        if not isinstance(given, bool):
+            return index(given)
+    except TypeError:
+        pass
+    raise InvalidOption(f"{what} is {ascii(given)[:80]}: give a whole number")
 
 
 def entry_id(first: int, count: int) -> str:

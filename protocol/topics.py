@@ -162,6 +162,11 @@ class SharedSubscription:
         return f"{self.group}/{self.filter}"
 
     @classmethod
+    def of(cls, given: SharedSubscription | str | bytes) -> SharedSubscription:
+        """What `given` is, or says; raises as `parse`."""
+        return given if isinstance(given, SharedSubscription) else cls.parse(given)
+
+    @classmethod
     def parse(cls, text: str | bytes) -> SharedSubscription:
         """Read ``$shared/GROUP/FILTER`` or ``$queue/GROUP/FILTER``.
 

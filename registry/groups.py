@@ -132,7 +132,7 @@ class Groups:
 
     async def declare(
         self,
-        subscription: SharedSubscription,
+        subscription: SharedSubscription | str,
         start: Start = "latest",
         *,
         expiry_ms: int | None = None,
@@ -158,14 +158,15 @@ class Groups:
             HistoryTruncated: retention removed messages from after `start`.
             GroupConflict: it exists as ``$queue`` and is wanted as ``$shared``, or the other way round.
         """
+        shared = SharedSubscription.of(subscription)
         check_start(start)
         checked = check_options(options or GroupOptions())
-        await self.streams(subscription)
+        await self.streams(shared)
 
         async def make() -> Declaration:
-            streams = await self.streams(subscription)
+            streams = await self.streams(shared)
             return Declaration(
-                subscription=str(subscription),
+                subscription=str(shared),
                 start=shown_start(start),
                 expiry_ms=expiry_ms,
                 positions=await positions_of(self._redis, streams, start) | dict(positions or {}),
@@ -173,7 +174,7 @@ class Groups:
                 epochs=epochs,
             )
 
-        return await self._declare(subscription, make, arrival)
+        return await self._declare(shared, make, arrival)
 
     async def join(
         self,
@@ -254,12 +255,13 @@ class Groups:
             await self._enter(subscription)
         return bool(declared and not there)
 
-    async def get(self, subscription: SharedSubscription) -> Declaration:
+    async def get(self, subscription: SharedSubscription | str) -> Declaration:
         """The declaration of the subscription.
 
         Raises:
             UnknownGroup: nobody declared it.
         """
+        subscription = SharedSubscription.of(subscription)
         (held,) = await ask(self._redis, [("GET", keys.definition(subscription.id))])
         if held is None:
             raise UnknownGroup(
@@ -269,7 +271,7 @@ class Groups:
         return self._parse(subscription.id, held)
 
     async def alter(
-        self, subscription: SharedSubscription, change: Callable[[Declaration], Declaration]
+        self, subscription: SharedSubscription | str, change: Callable[[Declaration], Declaration]
     ) -> Declaration:
         """Declare the subscription otherwise; a leader that lives goes on as it was until the next term.
 
@@ -280,6 +282,7 @@ class Groups:
             UnknownGroup: nobody declared it.
             InvalidOption, InvalidTopic: an option is not acceptable; nothing was changed.
         """
+        subscription = SharedSubscription.of(subscription)
         key = keys.definition(subscription.id)
         of_group = [key, keys.progress(subscription.id)]
         while True:
@@ -316,7 +319,7 @@ class Groups:
         )
         return Wishes((joined or b"").decode(), (arrivals or b"").decode())
 
-    async def forget(self, subscription: SharedSubscription, wishes: Wishes | None = None) -> None:
+    async def forget(self, subscription: SharedSubscription | str, wishes: Wishes | None = None) -> None:
         """Remove all that is kept of the subscription.
 
         Args:
@@ -326,6 +329,7 @@ class Groups:
         Raises:
             ActRefused: somebody wanted it since; nothing was removed.
         """
+        subscription = SharedSubscription.of(subscription)
         group = subscription.id
         of_group = [
             keys.progress(group), keys.arrivals(group), keys.definition(group), keys.leader(group),

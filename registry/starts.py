@@ -12,6 +12,7 @@ from streamlease.protocol.epochs.antichains import Antichain, is_open, is_seen
 from streamlease.protocol.epochs.order import Epoch
 from streamlease.protocol.errors import InvalidInput, InvalidOption
 from streamlease.protocol.ids import StreamId
+from streamlease.protocol.quantities import MOST
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.times import MICROSECOND, after_offset, microseconds, offsets_after
 from streamlease.streams.redis.connection import AsyncRedis
@@ -74,8 +75,8 @@ def check_start(start: Start) -> None:
                 f"start has the stream {ascii(name)[:80]}: give names of streams, such as 'flights.0.3'"
             ) from None
     for offset in offsets:
-        if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
-            raise InvalidOption(f"start has the offset {offset!r}: offsets begin at 0")
+        if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset <= MOST:
+            raise InvalidOption(f"start has the offset {offset!r}: offsets begin at 0, and end at {MOST}")
     if isinstance(start, datetime):
         microseconds(start)
 

@@ -13,6 +13,7 @@ from streamlease.agent.plain.listening import PlainSubscription
 from streamlease.agent.plain.selecting import ByFilter, WholeSpace, check_plain
 from streamlease.catalog.shown import Shown
 from streamlease.protocol.errors import InvalidOption
+from streamlease.protocol.offsets import offset_of
 from streamlease.protocol.topics import is_of_catalog
 from streamlease.registry.starts import Start
 from streamlease.streams.entries.schemas import SchemaLike
@@ -45,7 +46,7 @@ def after(since: Since) -> Start:
         microseconds(since)
         return since + MICROSECOND
     if isinstance(since, Mapping):
-        return {stream: offset + 1 for stream, offset in since.items()}
+        return {stream: offset_of(f"since of {stream}", offset) + 1 for stream, offset in since.items()}
     if not isinstance(since, int) or isinstance(since, bool):
         raise InvalidOption(f"since is {ascii(since)[:80]}: use an offset, a datetime, or offsets by stream")
     return since + 1

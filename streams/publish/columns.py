@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from streamlease.protocol.errors import InvalidInput, SchemaMismatch
 from streamlease.protocol.ids import StreamId
+from streamlease.protocol.topics import check_topic
 from streamlease.streams.collecting import collector_at_rest
 from streamlease.streams.entries import kernels as pc
 from streamlease.streams.entries.entries import HeadersInput, normalized
@@ -85,14 +86,16 @@ class Columns:
         Args:
             watched: somebody waits for every piece, so that an error needs no other way to be seen.
         """
+        _check_column("payloads", payloads)
         rows = len(payloads)
         columns: dict[str, Any] = {"keys": keys, "headers": headers, "timestamps": timestamps, "diffs": diffs}
         if not isinstance(topics, str):
             columns["topics"] = topics
         for name, column in columns.items():
-            if column is not None and not isinstance(column, Sized):
-                raise InvalidInput(f"{name} is {ascii(column)[:80]}: give a list, with one for each payload")
-            if column is not None and len(column) != rows:
+            if column is None:
+                continue
+            _check_column(name, column)
+            if len(column) != rows:
                 raise InvalidInput(f"there are {len(column)} {name} for {rows} payloads: give one for each")
         self._gate.check_open()
         if headers is None and diffs is None and not isinstance(topics, str):
@@ -122,6 +125,9 @@ class Columns:
 
     async def take_batch(self, topic: str, batch: pa.RecordBatch, watched: bool) -> Receipts:
         """Take all rows of `batch`; see ``Publisher.send_batch``."""
+        if not isinstance(batch, pa.RecordBatch):
+            raise InvalidInput(f"the batch is {ascii(batch)[:80]}: give a pyarrow.RecordBatch")
+        topic = check_topic(topic)
         self._gate.check_open()
         if topic in batch.schema.names:
             names = ["topic" if name == topic else name for name in batch.schema.names]
@@ -260,6 +266,15 @@ class FewRows:
     def size(self, begin: int, end: int) -> int:
         """What these rows count for in the buffer."""
         return self._ends[end] - self._ends[begin]
+
+
+def _check_column(name: str, column: Any) -> None:
+    """Raises:
+    InvalidInput: it is not one for each payload: no list, or a text, whose letters are not meant.
+    """
+    sliced = isinstance(column, Sized) and hasattr(column, "__getitem__") and not isinstance(column, Mapping)
+    if not sliced or isinstance(column, str | bytes | bytearray):
+        raise InvalidInput(f"{name} is {ascii(column)[:80]}: give a list, with one for each payload")
 
 
 def _one_schema(routes: Iterable[Route]) -> Schema | None:

@@ -208,8 +208,6 @@ class Publisher:
         """What comes in from now on is of an epoch; once a former call has put its messages into parts."""
         self._lanes.stamp(stamp)
 
-    # ------------------------------------------------------------------------------------- submitting
-
     async def send(
         self,
         topic: str,
@@ -262,7 +260,10 @@ class Publisher:
         Raises:
             InvalidTopic, InvalidInput, MessageTooLarge, UnknownSpace, SchemaMismatch: it cannot be published.
         """
-        lane = self._quick.get(topic)
+        try:
+            lane = self._quick.get(topic)
+        except TypeError:  # no text: `place` says so
+            lane = None
         if (
             lane is not None
             and type(payload) is bytes
@@ -291,8 +292,6 @@ class Publisher:
                     return Receipt(part, place)
         part, place = await self._entering.place(topic, payload, key, headers, timestamp, diff, sent=False)
         return Receipt(part, place)
-
-    # ------------------------------------------------------------------------------ many messages at once
 
     async def send_many(
         self,
@@ -357,8 +356,6 @@ class Publisher:
     async def submit_batch(self, topic: str, batch: pa.RecordBatch) -> Receipts:
         """Hand over all rows of `batch`, waiting only while the buffer is full; see ``submit_many``."""
         return await self._columns.take_batch(topic, batch, False)
-
-    # --------------------------------------------------------------------------------------- finishing
 
     async def flush(self) -> None:
         """Wait until all that was submitted before is written or has failed.

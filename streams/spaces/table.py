@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from streamlease.protocol.errors import NotDurable, StoreRefused, StreamleaseError
+from streamlease.protocol.ids import check_name
 from streamlease.streams import clock
 from streamlease.streams.catalog.keys import SPACES, TOPICS, TOPICS_ORDER
 from streamlease.streams.log.keys import SPACE_DEFINITIONS, SPACE_GENERATIONS, SPACE_NEWS, SPACE_VERSION
@@ -117,7 +118,13 @@ class DefinitionTable:
         """All definitions with their version, and the highest generation that `name` ever used, -1 if none.
 
         The version is read first: a definition written in between makes it too old, never too new.
+
+        Raises:
+            InvalidInput: `name` is no text.
+            StoreUnavailable, StoreRefused.
         """
+        if not isinstance(name, str):
+            check_name("space", name)
         commands: list[Command] = [
             ("GET", SPACE_VERSION),
             ("HGETALL", SPACE_DEFINITIONS),
