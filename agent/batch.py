@@ -85,9 +85,11 @@ class Batch:
     def __init__(
         self, owner: Owner, held: Held, stream: StreamId, start: int, end: int, rows: BatchRows
     ) -> None:
-        self.stream = stream
-        self.start = start
-        self.end = end
+        self.stream: StreamId = stream
+        """Where they stand."""
+        self.start: int = start
+        """The offset of the first that was read."""
+        self.end: int = end
         """Offsets ``start <= offset < end`` were read; those that the filter does not match are left out."""
         self._owner = owner
         self._held = held

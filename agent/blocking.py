@@ -42,7 +42,7 @@ from streamlease.streams.collections.core.multiset import Change, Item
 from streamlease.streams.entries.message_rows import HeadersInput
 from streamlease.streams.epochs.epoch_publisher import EpochInput
 from streamlease.streams.epochs.epoch_publisher import EpochPublisher as AsyncEpochPublisher
-from streamlease.streams.publish.inputs import Payload
+from streamlease.streams.publish.inputs import Payload, PublisherOptions
 
 if TYPE_CHECKING:
     from typing import Self
@@ -198,7 +198,7 @@ class Client(ManagerBridge[asynchronous.Client]):
             self._loop.stop()
 
     @_told_as(asynchronous.Client.publisher)
-    def publisher(self, /, **options: Any) -> Publisher:
+    def publisher(self, /, **options: Unpack[PublisherOptions]) -> Publisher:
         async def make() -> AsyncPublisher:
             return self._inner.publisher(**options)
 

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from streamlease.services.service import Serving
     from streamlease.streams.epochs.epoch_publisher import EpochPublisher
     from streamlease.streams.log.tails import Tails
+    from streamlease.streams.publish.inputs import PublisherOptions
     from streamlease.streams.publish.publisher import Publisher
 
 Typed: TypeAlias = SchemaLike | None
@@ -159,13 +160,15 @@ class Client:
             raise InvalidInput(f"streams is {ascii(streams)[:80]}: give a list, such as ['flights.0.3']")
         return await AsyncLog(self.redis).next_offsets([StreamId.of(stream) for stream in streams])
 
-    def publisher(self, /, **options: Any) -> Publisher:
-        """A publisher, to be used as a context manager; options as of `Publisher`."""
+    def publisher(self, /, **options: Unpack[PublisherOptions]) -> Publisher:
+        """A publisher, to be used as a context manager. Raises InvalidOption."""
         from streamlease.streams.publish.publisher import Publisher
 
         return Publisher(self.redis, spaces=self.spaces, shown=self.shown.publication, **options)
 
-    def epoch_publisher(self, space: str, name: str, /, **options: Any) -> EpochPublisher:
+    def epoch_publisher(
+        self, space: str, name: str, /, **options: Unpack[PublisherOptions]
+    ) -> EpochPublisher:
         """A publisher of messages of epochs, to be used as a context manager; as of `EpochPublisher`."""
         from streamlease.streams.epochs.epoch_publisher import EpochPublisher
 

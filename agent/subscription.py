@@ -51,7 +51,7 @@ CLOSE_SECONDS = 5.0
 
 
 class SharedReader:
-    """Handler of a session with one slot, and the async iterator over its batches.
+    """The async iterator over the batches of a shared subscription; handler of a session with one slot.
 
     The `ConsumerBook` knows what becomes of each stream, `Settling` who waits for which answer, `Fetching`
     what was read; the reader tells them what the session says, and hands the batches to the program.

@@ -19,19 +19,25 @@ Handlers = Mapping[type[BaseModel], Handler]
 
 
 class ServeOptions(TypedDict, total=False):
-    """As of `Serving`."""
+    """How a service is served."""
 
     errors: Mapping[type[BaseModel], type[BaseModel]] | None
+    """Request -> the type of the error that its handler may raise as ``ServiceError(message, error)``."""
     limit: int
+    """So many requests are at work at once, 1000 if not given; more are refused as busy."""
     drain: float
+    """For so many seconds what is at work may still be answered at the end."""
 
 
 class CallOptions(TypedDict, total=False):
-    """As of `ClientServices.call`."""
+    """How a service is called."""
 
     error: type[BaseModel] | None
+    """The type of the error that the handler may raise, to have it in ``ServiceError.error``."""
     wait: float
+    """For so many seconds, wait until somebody serves that name; 0 if not given."""
     timeout: float
+    """And then so long for the answer."""
 
 
 class ClientServices:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from numbers import Real
-from typing import Any
+from typing import Any, TypedDict
 
 import pyarrow as pa
 
@@ -13,6 +13,7 @@ from streamlease.protocol.errors import InvalidInput, InvalidOption, SchemaMisma
 from streamlease.streams.entries.entries import (
     CODECS,
     HEADERS,
+    Codec,
     HeadersInput,
     Row,
     as_bytes,
@@ -28,6 +29,24 @@ from streamlease.streams.spaces.spaces import Space
 
 Payload = bytes | str | Mapping[str, Any]
 """Bytes or text; in a space with a schema, values by column."""
+
+
+class PublisherOptions(TypedDict, total=False):
+    """How a publisher gathers and sends."""
+
+    max_buffer_bytes: int
+    """How much may wait to be sent, 64 MiB if not given; `submit` waits beyond it."""
+    max_batch_messages: int
+    """So many messages make one entry at most; 4096 if not given."""
+    max_batch_bytes: int
+    """So many bytes are gathered for one entry; 1 MiB if not given."""
+    delivery_timeout: float
+    """For how many seconds the space of a topic is looked up, and sending is tried; 30 if not given."""
+    linger_ms: float
+    """For how many milliseconds an entry that is not full waits for more messages; 0 if not given."""
+    compression: Codec
+    """Readers need not know it; ``zstd`` if not given."""
+
 
 MAX_LINGER_MS = 10_000
 MAX_BATCH_BYTES = 256 * 1024 * 1024
