@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Unpack, over
 
 from streamlease.agent.own_readers import OwnReaders
 from streamlease.catalog.shown import shown_by
-from streamlease.protocol.errors import InvalidInput
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
@@ -87,6 +86,7 @@ class Client:
 
     async def __aenter__(self) -> Client:
         """Check the server; raises StoreUnavailable, or Unsupported if it is too old, or would drop data."""
+        self._own.check_open()
         try:
             await check_server(self.redis)
         except BaseException:
@@ -134,18 +134,21 @@ class Client:
 
     async def create_space(self, name: str, topics: Iterable[str], **options: Unpack[SpaceOptions]) -> Space:
         """Create a space, or return it if it exists with the same definition; see `SpaceStore.create`."""
+        self._own.check_open()
         return await self.spaces.create(name, topics, **options)
 
     async def alter_space(self, /, name: str, **changes: Unpack[SpaceAlteration]) -> Space:
         """Change what `SpaceAlteration` names of a space that is used; errors as of `sealing.alter_space`."""
         from streamlease.streams.epochs.sealing import alter_space
 
+        self._own.check_open()
         return await alter_space(self.redis, self.spaces, name, self._have_keepers, **changes)
 
     async def seal_space(self, name: str) -> Space:
         """End a space: it takes no more messages, and readers reach its end; see `sealing.seal_space`."""
         from streamlease.streams.epochs.sealing import seal_space
 
+        self._own.check_open()
         return await seal_space(self.redis, self.spaces, name, self._have_keepers)
 
     async def next_offsets(self, streams: Iterable[StreamId | str]) -> dict[StreamId, int]:
@@ -156,14 +159,14 @@ class Client:
         """
         from streamlease.streams.log.log import AsyncLog
 
-        if isinstance(streams, str) or not isinstance(streams, Iterable):
-            raise InvalidInput(f"streams is {ascii(streams)[:80]}: give a list, such as ['flights.0.3']")
-        return await AsyncLog(self.redis).next_offsets([StreamId.of(stream) for stream in streams])
+        self._own.check_open()
+        return await AsyncLog(self.redis).next_offsets(StreamId.all_of(streams))
 
     def publisher(self, /, **options: Unpack[PublisherOptions]) -> Publisher:
         """A publisher, to be used as a context manager. Raises InvalidOption."""
         from streamlease.streams.publish.publisher import Publisher
 
+        self._own.check_open()
         return Publisher(self.redis, spaces=self.spaces, shown=self.shown.publication, **options)
 
     def epoch_publisher(
@@ -172,6 +175,7 @@ class Client:
         """A publisher of messages of epochs, to be used as a context manager; as of `EpochPublisher`."""
         from streamlease.streams.epochs.epoch_publisher import EpochPublisher
 
+        self._own.check_open()
         own: dict[str, Any] = {"keep": self._have_keepers, "shown": self.shown.publication}
         return EpochPublisher(self.redis, space, name, spaces=self.spaces, **own, **options)
 
@@ -349,6 +353,7 @@ class Client:
         """As `act`, by whoever leads the group now: NotLeader if nobody does."""
         from streamlease.agent.operator_acts import ask_leader
 
+        self._own.check_open()
         return await ask_leader(self.redis, self.groups, self.agent, subscription, act, **asked)
 
     async def act(
@@ -369,6 +374,7 @@ class Client:
         """
         from streamlease.agent.operator_acts import have_done
 
+        self._own.check_open()
         return await have_done(self.redis, self.groups, self.agent, subscription, act, **asked)
 
     async def drain_host(self, host: str, **asked: Unpack[DrainOptions]) -> dict[str, Any]:
@@ -379,6 +385,7 @@ class Client:
         """
         from streamlease.agent.operator_acts import have_drained
 
+        self._own.check_open()
         return await have_drained(self.redis, self.agent, host, **asked)
 
 

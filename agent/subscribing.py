@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Generic, Never, TypeAlias, TypedDict, TypeVar
 
 from streamlease.agent.membership.agent import Agent
 from streamlease.agent.membership.borrower_slot import SessionConfig
@@ -260,6 +260,14 @@ class Subscription(Generic[R]):
         self._opener = opener
         self._readers = readers
         self._reader: R | None = None
+
+    if not TYPE_CHECKING:  # which would take it for something that can be iterated
+
+        def __aiter__(self) -> Never:
+            raise InvalidOption(
+                "what a subscription gives is iterated: write 'async with client.subscribe(...) as sub', and "
+                "in it 'async for batch in sub'"
+            )
 
     async def __aenter__(self) -> R:
         """Join the group, not for the first time if it was left before.

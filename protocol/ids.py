@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from streamlease.protocol.errors import InvalidInput
@@ -70,6 +70,13 @@ class StreamId(NamedTuple):
         if isinstance(given, StreamId):
             return given
         return cls.parse(given if isinstance(given, str) else ascii(given))
+
+    @classmethod
+    def all_of(cls, given: Iterable[StreamId | str]) -> list[StreamId]:
+        """Those of a list; raises as `of`."""
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise InvalidInput(f"streams is {ascii(given)[:80]}: give a list, such as ['flights.0.3']")
+        return [cls.of(one) for one in given]
 
     @classmethod
     def parse(cls, text: str) -> StreamId:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -108,3 +108,37 @@ async def test_a_close_that_is_cancelled_closes_the_connections(
         with pytest.raises(asyncio.CancelledError):
             await closing
     assert closed.is_set()
+
+
+AFTERWARDS: dict[str, Callable[[Client], object]] = {
+    "create": lambda client: client.create_space("t", ["t/#"]),
+    "alter": lambda client: client.alter_space("s", streams=2),
+    "seal": lambda client: client.seal_space("s"),
+    "offsets": lambda client: client.next_offsets(["s.0.0"]),
+    "publisher": lambda client: client.publisher(),
+    "epochs": lambda client: client.epoch_publisher("s", "p"),
+    "enter": lambda client: client.__aenter__(),
+    "subscribe": lambda client: client.subscribe("$shared/g/#").__aenter__(),
+    "act": lambda client: client.act("$shared/g/#", "pause"),
+}
+
+
+@pytest.mark.parametrize("call", AFTERWARDS)
+async def test_a_client_that_is_closed_stays_closed(client: Client, call: str) -> None:
+    """It connected once more, and nobody closed that."""
+    await client.create_space("s", ["a/#"])
+    await client.groups.declare("$shared/g/#")
+    await client.close()
+    with pytest.raises(InvalidOption, match=r"^the client is closed: connect again$"):
+        made = AFTERWARDS[call](client)
+        assert isinstance(made, Awaitable)
+        await made
+    pool: Any = client.redis.connection_pool
+    assert [one for one in pool._available_connections if one.is_connected] == []
+
+
+async def test_a_subscription_that_is_not_entered_says_what_to_write(client: Client) -> None:
+    anything: Any = client.subscribe("$shared/g/#")
+    with pytest.raises(InvalidOption, match=r"write 'async with client\.subscribe"):
+        async for _ in anything:
+            pass
