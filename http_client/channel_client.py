@@ -27,6 +27,7 @@ from urllib.parse import quote
 
 from streamlease.http.core.channel_machine import ChannelBegun, ChannelEvent, ChannelFailed, ChannelMachine
 from streamlease.http.core.gateway_errors import GatewayDefect, GatewayRefused
+from streamlease.http.core.given import check_text
 from streamlease.http.http_transport import GatewayConnection, Trust
 from streamlease.protocol.errors import (
     InvalidInput,
@@ -123,10 +124,19 @@ class ChannelClient:
             policy: when more than `limit` messages wait at the gateway, ``lossy`` drops the oldest and says
                 how many; ``critical`` leaves them in the log, and they come later.
 
+        Raises:
+            InvalidInput, InvalidOption: an argument is of another kind.
+
         Returns:
             The cursor at which it began, once a gateway took it; None if it ended before, or failed. It need
             not be awaited.
         """
+        for what, given in (("key", key), ("filter", filter), ("since", since)):
+            check_text(what, given)
+        if policy not in ("lossy", "critical"):
+            raise InvalidOption(f"policy is {ascii(policy)[:80]}: use lossy or critical")
+        if isinstance(limit, bool) or not isinstance(limit, int):
+            raise InvalidOption(f"limit is {ascii(limit)[:80]}: give a number of messages")
         self._end(key)
         self._machine.subscribe(key, filter, since, policy, limit)
         return self._wanting(key)
@@ -138,6 +148,7 @@ class ChannelClient:
         Returns:
             Done once somebody took it, or it ended; without a cursor. It need not be awaited.
         """
+        check_text("key", key)
         self._end(key)
         self._machine.follow(key)
         return self._wanting(key)
@@ -291,6 +302,8 @@ class ChannelClient:
 
     def _failed(self, task: str, error: StreamleaseError) -> None:
         self._error = error
+        for key in [*self._begun]:
+            self._end(key)
         self._news.set()
         self._taken.set()
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamlease.http.core.follow_steps import FollowOptions
 from streamlease.http.core.gateway_pages import GatewayPage, parse_page
+from streamlease.http.core.given import check_seconds, check_text, check_time
 from streamlease.http.core.publish_requests import (
     MessageToPublish,
     PublishAttempts,
@@ -31,6 +32,7 @@ from streamlease.http.http_transport import ANSWER_SECONDS, GatewayConnection, T
 from streamlease.http.page_following import PageFollower, Webhook
 from streamlease.protocol.errors import InvalidInput, InvalidOption, StreamleaseError
 from streamlease.protocol.ids import random_token
+from streamlease.protocol.topics import check_filter, check_topic
 
 if TYPE_CHECKING:
     from typing import Self
@@ -112,8 +114,12 @@ class GatewayClient:
         seconds: float,
     ) -> PublishResult:
         headers, body = request
-        if not topic:
+        if topic == "":
             raise InvalidInput("the topic is empty: give one such as flights/JFK/LAX")
+        topic = check_topic(topic)
+        check_seconds("seconds", seconds)
+        if idempotency_key is not None:
+            check_text("the idempotency key", idempotency_key)
         if repeat and len(body) > MOST_KEYED_BYTES:
             raise InvalidInput(
                 f"{len(body)} bytes are more than the {MOST_KEYED_BYTES} that can be repeated: "
@@ -151,7 +157,12 @@ class GatewayClient:
             InvalidInput, InvalidTopic, UnknownSpace, GatewayRefused: the question is wrong.
             GatewayUnavailable, StoreUnavailable, Indefinite: ask again.
         """
-        parameters = {"filter": filter, "since": _point(since), "limit": str(limit), "wait": str(wait)}
+        parameters = {
+            "filter": check_filter(filter),
+            "since": _point(since),
+            "limit": str(limit),
+            "wait": str(wait),
+        }
         answer = await self._connection.exchange(
             "GET", "/v1/messages", parameters=parameters, seconds=wait + ANSWER_SECONDS
         )
@@ -190,10 +201,14 @@ class GatewayClient:
         Raises:
             InvalidOption: these contradict each other.
         """
+        if not isinstance(quiet, tuple | list) or len(quiet) != 2:
+            raise InvalidOption(f"quiet is {ascii(quiet)[:80]}: give two numbers, the lower one first")
         options = FollowOptions(push, pull, *quiet, wait, limit, random.random(), patience, fail_on_loss)
+        if webhook is not None and not isinstance(webhook, Webhook):
+            raise InvalidOption(f"webhook is {ascii(webhook)[:80]}: give a Webhook, or None")
         if webhook is not None and not push:
             raise InvalidOption("there is a webhook, and push is off: leave out one of both")
-        return PageFollower(self._connection, filter, _point(since), options, webhook)
+        return PageFollower(self._connection, check_filter(filter), _point(since), options, webhook)
 
 
 def connect(url: str, *, token: str | None = None, trust: Trust = True) -> GatewayClient:
@@ -213,7 +228,7 @@ def _point(since: str | datetime) -> str:
     if isinstance(since, str):
         if not since:
             raise InvalidInput("since is empty: give a cursor, earliest, latest or a time")
+        check_text("since", since)
         return since
-    if since.tzinfo is None:
-        raise InvalidInput(f"since is {since}, a time without a zone: give one, such as UTC")
+    check_time("since", since)
     return since.isoformat()

@@ -13,6 +13,7 @@ from streamlease.http.core.gateway_errors import (
     GatewayUnavailable,
     error_of,
 )
+from streamlease.http.core.given import check_text
 from streamlease.protocol.errors import Indefinite, InvalidOption, Unsupported
 
 if TYPE_CHECKING:
@@ -54,7 +55,9 @@ class GatewayConnection:
     """Connections to one gateway, or to several behind a load balancer."""
 
     def __init__(self, url: str, token: str | None, trust: Trust) -> None:
-        parts = urlsplit(url)
+        parts = urlsplit(url if isinstance(url, str) else "")
+        if token is not None:
+            check_text("the token", token)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise InvalidOption(
                 f"{ascii(url)[:80]} is no address of a gateway: give one such as http://127.0.0.1:8640"

@@ -33,6 +33,11 @@ class FollowOptions:
     fail_on_loss: bool = True
 
     def __post_init__(self) -> None:
+        for name in ("quiet_least", "quiet_most", "wait", "limit", "patience"):
+            given = getattr(self, name)
+            number = isinstance(given, int | float) and not isinstance(given, bool)
+            if not number and (given is not None or name != "patience"):
+                raise InvalidOption(f"{name} is {ascii(given)[:80]}: give a number")
         if not (self.push or self.pull):
             raise InvalidOption("push and pull are both off: leave one of them on")
         if not 0 < self.quiet_least <= self.quiet_most:

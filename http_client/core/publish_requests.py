@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from streamlease.http.core.gateway_errors import GatewayGarbled, GatewayRefused
+from streamlease.http.core.given import check_headers, check_payload, check_text, check_time
 from streamlease.protocol.errors import (
     Indefinite,
     InvalidInput,
@@ -47,7 +48,12 @@ class PublishResult:
 
 
 def single(message: MessageToPublish) -> tuple[dict[str, str], bytes]:
-    """Headers and body of a request with one message: as it is, if that can say all there is."""
+    """Headers and body of a request with one message: as it is, if that can say all there is.
+
+    Raises:
+        InvalidInput: a field of it is of another kind, or a timestamp has no zone.
+    """
+    _check(message)
     key = message.key
     as_it_is = not isinstance(message.payload, Mapping) and not message.headers and message.timestamp is None
     if not as_it_is or not (key is None or (isinstance(key, str) and _fits_a_header(key))):
@@ -63,12 +69,28 @@ def many(messages: Iterable[MessageToPublish]) -> tuple[dict[str, str], bytes]:
     """Headers and body of a request with these messages.
 
     Raises:
-        InvalidInput: there are none, or a timestamp has no zone.
+        InvalidInput: there are none, a field is of another kind, or a timestamp has no zone.
     """
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
+        raise InvalidInput(f"messages is {ascii(messages)[:80]}: give a list of MessageToPublish")
+    messages = [*messages]
+    for message in messages:
+        _check(message)
     body = b"".join(json.dumps(_line(message)).encode() + b"\n" for message in messages)
     if not body:
         raise InvalidInput("there are no messages to publish: give one at least")
     return {"Content-Type": LINES}, body
+
+
+def _check(message: MessageToPublish) -> None:
+    if not isinstance(message, MessageToPublish):
+        raise InvalidInput(f"{ascii(message)[:80]} is no message: give MessageToPublish(payload, ...)")
+    check_payload(message.payload)
+    if message.key is not None:
+        check_text("the key", message.key, or_bytes=True)
+    check_headers(message.headers)
+    if message.timestamp is not None:
+        check_time("the timestamp", message.timestamp)
 
 
 def _fits_a_header(key: str) -> bool:
@@ -85,8 +107,6 @@ def _line(message: MessageToPublish) -> dict[str, Any]:
         pairs = headers.items() if isinstance(headers, Mapping) else headers
         line["headers"] = [[name, _header(value)] for name, value in pairs]
     if message.timestamp is not None:
-        if message.timestamp.tzinfo is None:
-            raise InvalidInput(f"the timestamp {message.timestamp} has no zone: give one, such as UTC")
         line["timestamp"] = message.timestamp.isoformat()
     return line
 

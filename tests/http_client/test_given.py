@@ -1,0 +1,128 @@
+"""What a program hands to a client of the gateway is told in one line where it is of another kind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from streamlease import http
+from streamlease.http import MessageToPublish
+from streamlease.http.channel_client import ChannelClient
+from streamlease.http.gateway_client import GatewayClient
+from streamlease.protocol.errors import StreamleaseError
+from tests.gateway.conftest import Client
+from tests.gateway.http_client import HttpClient
+from tests.http_client.test_gateway_client import url
+
+NAIVE = datetime(2026, 1, 1)
+LONE = "\ud800"
+
+PUBLISHED: dict[str, tuple[Callable[[GatewayClient], Awaitable[object]], str]] = {
+    "number": (lambda it: it.publish("a/b", 7), "the payload is 7: give bytes, text, or values by column"),
+    "list": (lambda it: it.publish("a/b", [1, 2]), "the payload is [1, 2]: give bytes"),
+    "nothing": (lambda it: it.publish("a/b", None), "the payload is None: give bytes"),
+    "surrogate": (lambda it: it.publish("a/b", LONE), r"the payload is '\ud800', which cannot be encoded"),
+    "no JSON": (lambda it: it.publish("a/b", {"a": {1}}), "the payload {'a': {1}} cannot be written as JSON"),
+    "key": (lambda it: it.publish("a/b", "x", key=7), "the key is 7: give a text or bytes"),
+    "headers": (lambda it: it.publish("a/b", "x", headers="ab"), "headers is 'ab': give a mapping, or pairs"),
+    "header": (lambda it: it.publish("a/b", "x", headers=["ab"]), "the header 'ab' is no pair"),
+    "name": (lambda it: it.publish("a/b", "x", headers={7: "x"}), "the name of a header is 7: give a text"),
+    "value": (lambda it: it.publish("a/b", "x", headers={"n": 7}), "header n is 7: give a text or bytes"),
+    "time": (lambda it: it.publish("a/b", "x", timestamp=7), "the timestamp is 7, no time with a zone"),
+    "zone": (lambda it: it.publish("a/b", "x", timestamp=NAIVE), "the timestamp is 2026-01-01 00:00:00, no"),
+    "seconds": (lambda it: it.publish("a/b", "x", seconds="2"), "seconds is '2': give seconds, more than 0"),
+    "never": (lambda it: it.publish("a/b", "x", seconds=float("inf")), "seconds is inf: give seconds"),
+    "name of it": (lambda it: it.publish("a/b", "x", idempotency_key=7), "the idempotency key is 7: give"),
+    "topic": (lambda it: it.publish(7, "x"), "topic 7"),
+    "wild": (lambda it: it.publish("a/#", "x"), "topic 'a/#' contains a wildcard"),
+    "no list": (lambda it: it.publish_many("a/b", "xy"), "messages is 'xy': give a list of MessageToPublish"),
+    "no messages": (lambda it: it.publish_many("a/b", ["xy"]), "'xy' is no message: give MessageToPublish("),
+    "one of two": (
+        lambda it: it.publish_many("a/b", [MessageToPublish("x"), MessageToPublish(1.5)]),
+        "the payload is 1.5: give bytes",
+    ),
+    "since": (lambda it: it.since("a/#", 7), "since is 7, no time with a zone"),
+    "since a text": (lambda it: it.since("a/#", LONE), r"since is '\ud800', which cannot be encoded"),
+    "filter": (lambda it: it.since(7), "filter 7"),
+}
+
+
+@pytest.mark.parametrize("what", PUBLISHED)
+async def test_a_kind_that_cannot_be_is_refused_and_nothing_is_published(
+    client: Client, gateway: HttpClient, what: str
+) -> None:
+    """A payload of 7 was published as seven zero bytes."""
+    await client.create_space("s", ["a/#"], streams=1)
+    call, said = PUBLISHED[what]
+    async with http.connect(url(gateway)) as service:
+        with pytest.raises(StreamleaseError) as told:
+            await call(service)
+        assert str(told.value).startswith(said), str(told.value)
+        assert (await service.since("a/#", "earliest")).messages == ()
+
+
+FOLLOWED: dict[str, tuple[dict[str, Any], str]] = {
+    "filter": ({"filter": 7}, "filter 7"),
+    "since": ({"since": NAIVE}, "since is 2026-01-01 00:00:00, no time with a zone"),
+    "webhook": ({"webhook": "http://127.0.0.1/hook"}, "webhook is 'http://127.0.0.1/hook': give a Webhook"),
+    "quiet": ({"quiet": 5}, "quiet is 5: give two numbers, the lower one first"),
+    "quiet of texts": ({"quiet": ("1", "2")}, "quiet_least is '1': give a number"),
+    "wait": ({"wait": "20"}, "wait is '20': give a number"),
+    "limit": ({"limit": True}, "limit is True: give a number"),
+    "patience": ({"patience": "5"}, "patience is '5': give a number"),
+}
+
+
+@pytest.mark.parametrize("what", FOLLOWED)
+async def test_a_follower_is_told_at_once(what: str) -> None:
+    given, said = FOLLOWED[what]
+    async with http.connect("http://127.0.0.1:1") as service:
+        with pytest.raises(StreamleaseError) as told:
+            service.follow(**{"filter": "a/#", **given})
+    assert str(told.value).startswith(said), str(told.value)
+
+
+@pytest.mark.parametrize("given", [7, None, b"http://127.0.0.1:1", ["http://127.0.0.1:1"]])
+async def test_an_address_is_a_text(given: Any) -> None:
+    for made in (http.connect, ChannelClient):
+        with pytest.raises(StreamleaseError, match="is no address of a gateway: give one such as"):
+            made(given)
+    with pytest.raises(StreamleaseError, match=r"^the token is 7: give a text"):
+        http.connect("http://127.0.0.1:1", token=7)  # type: ignore[arg-type]
+
+
+SUBSCRIBED: dict[str, tuple[dict[str, Any], str]] = {
+    "key": ({"key": ["k"]}, "key is ['k']: give a text"),
+    "filter": ({"filter": b"a/#"}, "filter is b'a/#': give a text"),
+    "since": ({"since": 7}, "since is 7: give a text"),
+    "policy": ({"policy": "often"}, "policy is 'often': use lossy or critical"),
+    "limit": ({"limit": {1}}, "limit is {1}: give a number of messages"),
+}
+
+
+@pytest.mark.parametrize("what", SUBSCRIBED)
+async def test_a_channel_goes_on_after_a_subscription_that_cannot_be(
+    client: Client, gateway: HttpClient, what: str
+) -> None:
+    """What JSON does not have ended its task, and who awaited the subscription waited for ever."""
+    await client.create_space("s", ["a/#"], streams=1)
+    given, said = SUBSCRIBED[what]
+    async with ChannelClient(url(gateway)) as channel:
+        with pytest.raises(StreamleaseError) as told:
+            channel.subscribe(**{"key": "k", "filter": "a/#", **given})
+        assert str(told.value).startswith(said), str(told.value)
+        async with asyncio.timeout(30):
+            assert await channel.subscribe("k", "a/#") is not None
+        assert channel.keys == ["k"]
+
+
+async def test_who_awaits_a_subscription_of_a_channel_that_ended_goes_on(gateway: HttpClient) -> None:
+    async with ChannelClient(url(gateway)) as channel:
+        begun = channel.subscribe("k", "a/#")
+        channel._failed("commands", StreamleaseError("it ended"))
+        async with asyncio.timeout(30):
+            assert await begun is None
