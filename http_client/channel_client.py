@@ -85,8 +85,12 @@ class ChannelClient:
         """All events were."""
         self._tasks = Supervisor(f"channel {self.name}", self._failed)
         self._error: StreamleaseError | None = None
+        self._entered = self._closed = False
 
     async def __aenter__(self) -> ChannelClient:
+        if self._entered:
+            raise InvalidOption("the channel was entered before, and is entered once: make another one")
+        self._entered = True
         self._tasks.start("commands", self._command(), endless=True)
         self._tasks.start("polls", self._poll(), endless=True)
         return self
@@ -94,6 +98,8 @@ class ChannelClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._closed = True
+        self._news.set()
         await self._tasks.close()
         try:
             if self._machine.gateway is not None:  # otherwise the gateway finds out by itself
@@ -125,12 +131,13 @@ class ChannelClient:
                 how many; ``critical`` leaves them in the log, and they come later.
 
         Raises:
-            InvalidInput, InvalidOption: an argument is of another kind.
+            InvalidInput, InvalidOption: an argument is of another kind, or the channel is closed.
 
         Returns:
             The cursor at which it began, once a gateway took it; None if it ended before, or failed. It need
             not be awaited.
         """
+        self._check_open()
         for what, given in (("key", key), ("filter", filter), ("since", since)):
             check_text(what, given)
         if policy not in ("lossy", "critical"):
@@ -148,6 +155,7 @@ class ChannelClient:
         Returns:
             Done once somebody took it, or it ended; without a cursor. It need not be awaited.
         """
+        self._check_open()
         check_text("key", key)
         self._end(key)
         self._machine.follow(key)
@@ -181,14 +189,23 @@ class ChannelClient:
         Raises:
             GatewayRefused: the token is unknown, or there are no channels at the address.
             GatewayDefect: a poll failed by a defect of the gateway. TaskFailed: by one of this client.
+            InvalidOption: it is not entered.
         """
+        if not self._entered:
+            raise InvalidOption("the channel is not open: write 'async with ChannelClient(...) as channel'")
         while not self._events:
             self._taken.set()
             if self._error is not None:
                 raise self._error
+            if self._closed:
+                raise StopAsyncIteration
             self._news.clear()
             await self._news.wait()
         return self._events.popleft()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InvalidOption("the channel is closed: make another one")
 
     # ------------------------------------------------------------ the two conversations
 

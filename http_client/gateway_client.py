@@ -230,5 +230,7 @@ def _point(since: str | datetime) -> str:
             raise InvalidInput("since is empty: give a cursor, earliest, latest or a time")
         check_text("since", since)
         return since
+    if not isinstance(since, datetime):
+        raise InvalidInput(f"since is {ascii(since)[:80]}: give a cursor, earliest, latest or a datetime")
     check_time("since", since)
     return since.isoformat()

@@ -14,7 +14,7 @@ from streamlease.http.core.gateway_errors import (
     error_of,
 )
 from streamlease.http.core.given import check_text
-from streamlease.protocol.errors import Indefinite, InvalidOption, Unsupported
+from streamlease.protocol.errors import Indefinite, InvalidInput, InvalidOption, Unsupported
 
 if TYPE_CHECKING:
     import httpx
@@ -97,6 +97,7 @@ class GatewayConnection:
             GatewayUnavailable: there is no connection; nothing was done.
             Indefinite: no answer came; it may have been done.
             GatewayRefused, or an error of ``streamlease.protocol.errors``: the answer is a problem.
+            InvalidInput: the client is closed.
         """
         request = self._request(method, path, parameters, headers, body, seconds)
         with_failures = _Failures(self._httpx, self._url)
@@ -130,6 +131,8 @@ class GatewayConnection:
         body: bytes | None,
         seconds: float,
     ) -> httpx.Request:
+        if self._client.is_closed:
+            raise InvalidInput("the client is closed: connect again")
         return self._client.build_request(
             method,
             self._url + path,

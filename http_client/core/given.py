@@ -39,9 +39,10 @@ def check_time(what: str, given: object) -> None:
     """Raises:
     InvalidInput: it is no time with a zone.
     """
-    if not isinstance(given, datetime) or given.tzinfo is None:
-        shown = str(given) if isinstance(given, datetime) else ascii(given)[:80]
-        raise InvalidInput(f"{what} is {shown}, no time with a zone: give a datetime in one, such as UTC")
+    if not isinstance(given, datetime):
+        raise InvalidInput(f"{what} is {ascii(given)[:80]}: give a datetime with its zone")
+    if given.tzinfo is None:
+        raise InvalidInput(f"{what} {given} has no zone: give one, such as UTC")
 
 
 def check_payload(payload: object) -> None:

@@ -13,7 +13,7 @@ from streamlease import http
 from streamlease.http import MessageToPublish
 from streamlease.http.channel_client import ChannelClient
 from streamlease.http.gateway_client import GatewayClient
-from streamlease.protocol.errors import StreamleaseError
+from streamlease.protocol.errors import InvalidInput, InvalidOption, StreamleaseError
 from tests.gateway.conftest import Client
 from tests.gateway.http_client import HttpClient
 from tests.http_client.test_gateway_client import url
@@ -32,8 +32,14 @@ PUBLISHED: dict[str, tuple[Callable[[GatewayClient], Awaitable[object]], str]] =
     "header": (lambda it: it.publish("a/b", "x", headers=["ab"]), "the header 'ab' is no pair"),
     "name": (lambda it: it.publish("a/b", "x", headers={7: "x"}), "the name of a header is 7: give a text"),
     "value": (lambda it: it.publish("a/b", "x", headers={"n": 7}), "header n is 7: give a text or bytes"),
-    "time": (lambda it: it.publish("a/b", "x", timestamp=7), "the timestamp is 7, no time with a zone"),
-    "zone": (lambda it: it.publish("a/b", "x", timestamp=NAIVE), "the timestamp is 2026-01-01 00:00:00, no"),
+    "time": (
+        lambda it: it.publish("a/b", "x", timestamp=7),
+        "the timestamp is 7: give a datetime with its zone",
+    ),
+    "zone": (
+        lambda it: it.publish("a/b", "x", timestamp=NAIVE),
+        "the timestamp 2026-01-01 00:00:00 has no zone",
+    ),
     "seconds": (lambda it: it.publish("a/b", "x", seconds="2"), "seconds is '2': give seconds, more than 0"),
     "never": (lambda it: it.publish("a/b", "x", seconds=float("inf")), "seconds is inf: give seconds"),
     "name of it": (lambda it: it.publish("a/b", "x", idempotency_key=7), "the idempotency key is 7: give"),
@@ -45,7 +51,7 @@ PUBLISHED: dict[str, tuple[Callable[[GatewayClient], Awaitable[object]], str]] =
         lambda it: it.publish_many("a/b", [MessageToPublish("x"), MessageToPublish(1.5)]),
         "the payload is 1.5: give bytes",
     ),
-    "since": (lambda it: it.since("a/#", 7), "since is 7, no time with a zone"),
+    "since": (lambda it: it.since("a/#", 7), "since is 7: give a cursor, earliest, latest or a datetime"),
     "since a text": (lambda it: it.since("a/#", LONE), r"since is '\ud800', which cannot be encoded"),
     "filter": (lambda it: it.since(7), "filter 7"),
 }
@@ -67,7 +73,7 @@ async def test_a_kind_that_cannot_be_is_refused_and_nothing_is_published(
 
 FOLLOWED: dict[str, tuple[dict[str, Any], str]] = {
     "filter": ({"filter": 7}, "filter 7"),
-    "since": ({"since": NAIVE}, "since is 2026-01-01 00:00:00, no time with a zone"),
+    "since": ({"since": NAIVE}, "since 2026-01-01 00:00:00 has no zone"),
     "webhook": ({"webhook": "http://127.0.0.1/hook"}, "webhook is 'http://127.0.0.1/hook': give a Webhook"),
     "quiet": ({"quiet": 5}, "quiet is 5: give two numbers, the lower one first"),
     "quiet of texts": ({"quiet": ("1", "2")}, "quiet_least is '1': give a number"),
@@ -126,3 +132,34 @@ async def test_who_awaits_a_subscription_of_a_channel_that_ended_goes_on(gateway
         channel._failed("commands", StreamleaseError("it ended"))
         async with asyncio.timeout(30):
             assert await begun is None
+
+
+async def test_what_is_closed_or_not_entered_says_so(client: Client, gateway: HttpClient) -> None:
+    await client.create_space("s", ["a/#"], streams=1)
+    channel = ChannelClient(url(gateway))
+    async with asyncio.timeout(30):
+        with pytest.raises(InvalidOption, match=r"^the channel is not open: write 'async with"):
+            await anext(channel)
+        begun = channel.subscribe("k", "a/#")  # before it is entered, which is as good
+        async with channel:
+            assert await begun is not None
+            waiting = asyncio.create_task(anext(channel))
+            await asyncio.sleep(0)
+        with pytest.raises(StopAsyncIteration):
+            await waiting
+        with pytest.raises(StopAsyncIteration):
+            await anext(channel)
+        for call in (channel.subscribe, channel.follow):
+            with pytest.raises(InvalidOption, match=r"^the channel is closed: make another one$"):
+                call("k", *(["a/#"] if call == channel.subscribe else []))
+        with pytest.raises(InvalidOption, match="was entered before"):
+            await channel.__aenter__()
+        async with http.connect(url(gateway)) as service:
+            pass
+        closed = r"^the client is closed: connect again$"
+        for asked in (service.publish("a/b", "x"), service.since("a/#")):
+            with pytest.raises(InvalidInput, match=closed):
+                await asked
+        async with service.follow("a/#") as pages:
+            with pytest.raises(InvalidInput, match=closed):
+                await anext(pages)
