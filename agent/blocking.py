@@ -256,7 +256,9 @@ class Client(ManagerBridge[asynchronous.Client]):
     create_space = waiting(asynchronous.Client.create_space)
     alter_space = waiting(asynchronous.Client.alter_space)
     seal_space = waiting(asynchronous.Client.seal_space)
+    next_offsets = waiting(asynchronous.Client.next_offsets)
     act = waiting(asynchronous.Client.act)
+    command = waiting(asynchronous.Client.command)
     drain_host = waiting(asynchronous.Client.drain_host)
 
     @overload

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Unpack, overload
 
-from streamlease.agent.own_readers import OwnReaders
+from streamlease.agent.own_parts import OwnParts
 from streamlease.catalog.shown import shown_by
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.ids import StreamId
@@ -74,7 +74,7 @@ class Client:
         self.shown = shown_by(self.redis)
         self._agent_lock = asyncio.Lock()
         self._readers: dict[SharedReader | EpochGroupReader, None] = {}
-        self._own = OwnReaders()
+        self._own = OwnParts()
 
     @cached_property
     def tails(self) -> Tails:
@@ -98,14 +98,14 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Leave all subscriptions in good order and close the connections.
+        """Close publishers, leave all subscriptions in good order, and close the connections.
 
-        Raises Fenced, Indefinite: of a subscription that was not left before. All is closed.
+        Raises what closing a publisher, or leaving a subscription, raised that was there. All is closed.
         """
         async with AsyncExitStack() as left:
             left.push_async_callback(self._disconnect)
-            for reader in self._readers:
-                left.push_async_callback(reader.close)
+            for part in (*self._readers, *self._own.publishers):
+                left.push_async_callback(part.close)
             self._readers.clear()
 
     async def _disconnect(self) -> None:
@@ -133,19 +133,19 @@ class Client:
             return self._agent
 
     async def create_space(self, name: str, topics: Iterable[str], **options: Unpack[SpaceOptions]) -> Space:
-        """Create a space, or return it if it exists with the same definition; see `SpaceStore.create`."""
+        """Create a space, or return it if it exists with the same definition; as `SpaceStore.create`."""
         self._own.check_open()
         return await self.spaces.create(name, topics, **options)
 
     async def alter_space(self, /, name: str, **changes: Unpack[SpaceAlteration]) -> Space:
-        """Change what `SpaceAlteration` names of a space that is used; errors as of `sealing.alter_space`."""
+        """Change what `SpaceAlteration` names of a space that is used; as `sealing.change_space`."""
         from streamlease.streams.epochs.sealing import alter_space
 
         self._own.check_open()
         return await alter_space(self.redis, self.spaces, name, self._have_keepers, **changes)
 
     async def seal_space(self, name: str) -> Space:
-        """End a space: it takes no more messages, and readers reach its end; see `sealing.seal_space`."""
+        """End a space: it takes no more messages, and readers reach its end; as `sealing.seal_space`."""
         from streamlease.streams.epochs.sealing import seal_space
 
         self._own.check_open()
@@ -167,7 +167,8 @@ class Client:
         from streamlease.streams.publish.publisher import Publisher
 
         self._own.check_open()
-        return Publisher(self.redis, spaces=self.spaces, shown=self.shown.publication, **options)
+        made = Publisher(self.redis, spaces=self.spaces, shown=self.shown.publication, **options)
+        return self._own.publishing(made)
 
     def epoch_publisher(
         self, space: str, name: str, /, **options: Unpack[PublisherOptions]

@@ -108,6 +108,14 @@ PAGE_PARTS: dict[str, tuple[Shown, ...]] = {
 }
 
 
+RAISED_BY = {
+    "agent.client.Client.create_space": "streams.spaces.spaces.SpaceStore.create",
+    "agent.client.Client.alter_space": "streams.epochs.sealing.change_space",
+    "agent.client.Client.seal_space": "streams.epochs.sealing.seal_space",
+}
+"""Whose errors those of a method are."""
+
+
 def reference() -> str:
     """The whole page."""
     import griffe
@@ -136,6 +144,11 @@ def _entry(package: Any, shown: Shown) -> Iterator[str]:
                 yield f"#### `{thing.name}.{member.name}`\n"
                 yield _signature(member)
                 yield _docstring(member)
+                raising = RAISED_BY.get(f"{shown.path}.{member.name}")
+                if raising is not None:
+                    _, found, raises = package[raising].docstring.value.partition("\nRaises:\n")
+                    assert found, raising
+                    yield from _block(f"Raises:\n{raises}")
 
 
 def _public(package: Any, thing: Any) -> Iterator[Any]:
@@ -217,7 +230,8 @@ def _docstring(thing: Any, *, whole: bool = True) -> str:
     """
     if thing.docstring is None:
         raise SystemExit(f"python_reference: {thing.path} has no docstring")
-    text = re.sub(r"(?::\w+:)?(`+)~?(.+?)\1", r"`\2`", thing.docstring.value, flags=re.DOTALL)
+    text = re.sub(r"[;,] as `(sealing|SpaceStore)\.\w+`(?=\.)", "", thing.docstring.value)
+    text = re.sub(r"(?::\w+:)?(`+)~?(.+?)\1", r"`\2`", text, flags=re.DOTALL)
     text = re.sub(rf"\n(?={SECTION.pattern}\n)", "\n\n", text)
     parts = re.split(r"\n\s*\n", text)
     if not whole:
@@ -270,10 +284,19 @@ def _errors(package: Any) -> Iterator[str]:
     for name, error in package["protocol.errors"].members.items():
         if not error.is_alias and error.is_class and name != "StreamleaseError":
             bases = ", ".join(f"`{base}`" for base in error.bases if str(base) != "StreamleaseError")
-            retriable = error.members.get("retriable")
-            yes = "yes" if retriable is not None and str(retriable.value) == "True" else ""
-            yield f"| `{name}` | {bases} | {_line(_docstring(error))} | {yes} |"
+            yes = "yes" if _is_retriable(package["protocol.errors"], name) else ""
+            yield f"| `{name}` | {bases} | {_line(_docstring(error, whole=False))} | {yes} |"
     yield ""
+
+
+def _is_retriable(module: Any, name: str) -> bool:
+    error = module.members.get(name)
+    if error is None:
+        return False
+    said = error.members.get("retriable")
+    if said is not None:
+        return str(said.value) == "True"
+    return any(_is_retriable(module, str(base)) for base in error.bases)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamlease.agent.collections.catalog_messages import CatalogMessages
 from streamlease.agent.epochs.epoch_reading import EpochSubscription, checked_mode
-from streamlease.agent.own_readers import OwnReaders
+from streamlease.agent.own_parts import OwnParts
 from streamlease.agent.plain.listening import PlainSubscription
 from streamlease.agent.plain.selecting import ByFilter, WholeSpace, check_plain
 from streamlease.catalog.shown import Shown
@@ -59,7 +59,7 @@ def read_plain(
     agent: Callable[[], Awaitable[Agent]],
     catalog: Callable[[str], Catalog],
     shown: Shown,
-    readers: OwnReaders,
+    readers: OwnParts,
     filter: str,
     start: Start,
     epochs: str,

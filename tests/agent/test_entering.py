@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from streamlease.agent.client import Client, connect
-from streamlease.protocol.errors import InvalidOption
+from streamlease.protocol.errors import InvalidInput, InvalidOption
 
 MAKE: dict[str, Callable[[Client], Any]] = {
     "subscribe": lambda client: client.subscribe("$shared/g/s/#"),
@@ -65,7 +65,9 @@ async def test_a_closed_client_shows_no_new_topic(opened: Client) -> None:
     async with opened as client:
         publisher = client.publisher()
         await publisher.send("s/known", b"1")
-    with pytest.raises(InvalidOption, match="the client is closed: connect again"):
-        await publisher.send("s/new", b"1")
+    for topic in ("s/known", "s/new"):
+        with pytest.raises(InvalidInput, match="the publisher is closed: make a new one"):
+            await publisher.send(topic, b"1")
     await publisher.close()
-    await opened.redis.aclose()  # the publisher has connected once more
+    pool: Any = opened.redis.connection_pool
+    assert [one for one in pool._available_connections if one.is_connected] == [], "it has not connected"

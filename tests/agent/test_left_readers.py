@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from streamlease import blocking
 from streamlease.agent.client import Client, connect
 from streamlease.agent.membership.agent import Agent
-from streamlease.protocol.errors import InvalidOption
+from streamlease.protocol.errors import InvalidInput, InvalidOption, StreamleaseError
 from tests.agent.helpers import SECONDS, until
 
 Opened = AbstractAsyncContextManager[AsyncIterator[Any]]
@@ -142,3 +143,55 @@ async def test_a_subscription_that_is_not_entered_says_what_to_write(client: Cli
     with pytest.raises(InvalidOption, match=r"write 'async with client\.subscribe"):
         async for _ in anything:
             pass
+
+
+async def test_what_was_submitted_is_sent_before_its_client_is_closed(client: Client) -> None:
+    """With its program's loop, a publisher that nobody closed ended, and with it what it had not sent."""
+    await client.create_space("s", ["a/#"], streams=1)
+    async with connect(client.url) as other:
+        publisher, rested = other.publisher(), other.publisher(linger_ms=5000)
+        for number in range(1000):
+            await publisher.submit("a/b", str(number))
+        await rested.submit("a/b", "last")
+    assert await client.next_offsets(["s.0.0"]) == {("s", 0, 0): 1001}
+    with pytest.raises(InvalidInput, match="the publisher is closed"):
+        await publisher.send("a/b", b"x")
+    await publisher.close()  # which it is
+
+
+def test_what_was_submitted_is_sent_before_its_blocking_client_is_closed(real_redis_url: str) -> None:
+    with blocking.connect(real_redis_url) as client:
+        client.create_space("s", ["a/#"], streams=1)
+        publisher = client.publisher()
+        publisher.send("a/b", b"x")
+        for number in range(1000):
+            publisher.submit("a/b", str(number))
+    with blocking.connect(real_redis_url) as client:
+        assert client.next_offsets(["s.0.0"]) == {("s", 0, 0): 1001}
+
+
+async def test_what_a_client_could_not_send_is_told_where_it_is_closed(client: Client) -> None:
+    """And the rest of it is closed none the less."""
+    await client.create_space("s", ["a/#"], streams=1)
+    first, second = client.publisher(), client.publisher()
+    await first.submit("a/b", b"x")
+    await first.flush()
+    await client.spaces.delete("s")
+    await first.submit("a/b", b"y")
+    await second.close()
+    with pytest.raises(StreamleaseError, match=r"deleted|no space"):
+        await client.close()
+    pool: Any = client.redis.connection_pool
+    assert [one for one in pool._available_connections if one.is_connected] == []
+
+
+async def test_publishers_that_were_dropped_are_not_kept(client: Client) -> None:
+    await client.create_space("s", ["a/#"], streams=1)
+    for _ in range(20):
+        async with client.publisher() as publisher:
+            await publisher.send("a/b", b"x")
+    del publisher
+    for _ in range(5):
+        await asyncio.sleep(0)
+        gc.collect()
+    assert client._own.publishers == []

@@ -1,11 +1,14 @@
-"""The readers without a group that a client has made, which end with it."""
+"""What a client has made that ends with it: readers without a group, and publishers."""
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 from weakref import WeakSet
 
 from streamlease.protocol.errors import InvalidOption, StreamleaseError
+
+if TYPE_CHECKING:
+    from streamlease.streams.publish.publisher import Publisher
 
 
 class Ending(Protocol):
@@ -18,11 +21,12 @@ class Ending(Protocol):
 R = TypeVar("R", bound=Ending)
 
 
-class OwnReaders:
+class OwnParts:
     """Those that are still there; they are not kept for this."""
 
     def __init__(self) -> None:
         self._made: WeakSet[Ending] = WeakSet()
+        self._publishers: WeakSet[Publisher] = WeakSet()
         self._closed = False
 
     def check_open(self) -> None:
@@ -39,6 +43,17 @@ class OwnReaders:
         self.check_open()
         self._made.add(reader)
         return reader
+
+    def publishing(self, publisher: Publisher) -> Publisher:
+        """The publisher, from now on one of them; raises as `check_open`."""
+        self.check_open()
+        self._publishers.add(publisher)
+        return publisher
+
+    @property
+    def publishers(self) -> list[Publisher]:
+        """Those that were made and not dropped; to close one that is closed does nothing."""
+        return [*self._publishers]
 
     def close(self) -> None:
         """Tell those that are open that the client is closed."""
