@@ -105,6 +105,24 @@ PAGE_PARTS: dict[str, tuple[Shown, ...]] = {
         Shown("queries.join_query.JoinedQuery"),
     ),
     "Metrics": (Shown("agent.membership.metrics.serve_metrics"),),
+    "Clients of a gateway": (
+        Shown("http.gateway_client.connect", (), "`http.connect`"),
+        Shown("http.gateway_client.GatewayClient", ("publish", "publish_many", "since", "follow", "close")),
+        Shown("http.core.publish_requests.MessageToPublish"),
+        Shown("http.core.publish_requests.PublishResult"),
+        Shown("http.core.gateway_pages.GatewayPage"),
+        Shown("http.core.gateway_pages.GatewayMessage"),
+        Shown("http.page_following.PageFollower", ("counts", "receive", "close")),
+        Shown("http.page_following.Webhook"),
+        Shown("http.channel_client.ChannelClient", ("subscribe", "follow", "unsubscribe", "keys", "cursor")),
+    ),
+    "Around Spark": (
+        Shown("spark.environment.configure_environment"),
+        Shown("spark.continuous.continuous"),
+        Shown("spark.setup.spark_ui.told_in_ui"),
+        Shown("spark.setup.spark_metrics.told_in_metrics"),
+        Shown("spark.archiving_job.archive_with_spark"),
+    ),
 }
 
 
@@ -130,8 +148,7 @@ def reference() -> str:
 
 def _entry(package: Any, shown: Shown) -> Iterator[str]:
     thing = package[shown.path]
-    name = shown.title or f"`{'streamlease.' if '.' not in shown.path else ''}{thing.name}`"
-    yield f"### {name}\n"
+    yield f"### {shown.title or _code(thing.name)}\n"
     if thing.is_function:
         yield _signature(thing)
     yield _docstring(thing, whole=shown.only_fields or not thing.is_class)
