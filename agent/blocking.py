@@ -31,6 +31,7 @@ from streamlease.agent.epochs.epoch_items import EpochItem
 from streamlease.agent.epochs.epoch_reading import EpochSubscription as AsyncEpochSubscription
 from streamlease.agent.handover import Publisher
 from streamlease.agent.loop import LoopThread, ManagerBridge, Ungrouped, opening, waiting
+from streamlease.agent.own_parts import beside
 from streamlease.agent.plain.listening import PlainSubscription as AsyncPlainSubscription
 from streamlease.agent.plain.selecting import PlainBatch
 from streamlease.catalog.feed import CatalogChange
@@ -187,8 +188,9 @@ class Client(ManagerBridge[asynchronous.Client]):
             self._loop.stop()
             raise
 
-    def _leave(self, *_: object) -> None:
-        self.close()
+    def _leave(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        with beside(error):
+            self.close()
 
     def close(self) -> None:
         """Leave all subscriptions in good order, close the connections, end the thread."""

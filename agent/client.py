@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Unpack, overload
 
-from streamlease.agent.own_parts import OwnParts
+from streamlease.agent.own_parts import OwnParts, beside
 from streamlease.catalog.shown import shown_by
 from streamlease.protocol.group_options import GroupOptions
 from streamlease.protocol.ids import StreamId
@@ -94,8 +94,9 @@ class Client:
             raise
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        with beside(error):
+            await self.close()
 
     async def close(self) -> None:
         """Close publishers, leave all subscriptions in good order, and close the connections.

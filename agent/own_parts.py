@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 from weakref import WeakSet
 
@@ -9,6 +11,17 @@ from streamlease.protocol.errors import InvalidOption, StreamleaseError
 
 if TYPE_CHECKING:
     from streamlease.streams.publish.publisher import Publisher
+
+
+@contextmanager
+def beside(error: BaseException | None) -> Iterator[None]:
+    """Around the end of a block that `error` has left: what goes wrong there is a note of it."""
+    try:
+        yield
+    except StreamleaseError as closing:
+        if error is None:
+            raise
+        error.add_note(f"at the end of the block, too: {closing}")
 
 
 class Ending(Protocol):

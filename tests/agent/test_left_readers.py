@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -183,6 +184,36 @@ async def test_what_a_client_could_not_send_is_told_where_it_is_closed(client: C
         await client.close()
     pool: Any = client.redis.connection_pool
     assert [one for one in pool._available_connections if one.is_connected] == []
+
+
+async def test_what_a_client_could_not_send_does_not_hide_why_it_was_left(client: Client) -> None:
+    await client.create_space("s", ["a/#"], streams=1)
+    with pytest.raises(ValueError, match="mine") as told:
+        async with connect(client.url) as other:
+            publisher = other.publisher()
+            await publisher.send("a/b", b"x")
+            await client.spaces.delete("s")
+            await publisher.submit("a/b", b"y")
+            raise ValueError("mine")
+    (note,) = told.value.__notes__
+    assert re.match(r"at the end of the block, too: .*(deleted|no space)", note)
+
+
+async def forget_space(url: str) -> None:
+    async with connect(url) as client:
+        await client.spaces.delete("s")
+
+
+def test_what_a_blocking_client_could_not_send_does_not_hide_why_it_was_left(real_redis_url: str) -> None:
+    with pytest.raises(ValueError, match="mine") as told, blocking.connect(real_redis_url) as client:
+        client.create_space("s", ["a/#"], streams=1)
+        publisher = client.publisher()
+        publisher.send("a/b", b"x")
+        asyncio.run(forget_space(real_redis_url))
+        publisher.submit("a/b", b"y")
+        raise ValueError("mine")
+    (note,) = told.value.__notes__
+    assert re.match(r"at the end of the block, too: .*(deleted|no space)", note)
 
 
 async def test_publishers_that_were_dropped_are_not_kept(client: Client) -> None:
