@@ -193,7 +193,7 @@ class Client(ManagerBridge[asynchronous.Client]):
             self.close()
 
     def close(self) -> None:
-        """Leave all subscriptions in good order, close the connections, end the thread."""
+        """Close publishers, leave all subscriptions in good order, close the connections, end the thread."""
         try:
             self._loop.call(self._inner.close())
         finally:

@@ -58,8 +58,7 @@ class OwnParts:
         return reader
 
     def publishing(self, publisher: Publisher) -> Publisher:
-        """The publisher, from now on one of them; raises as `check_open`."""
-        self.check_open()
+        """The publisher, from now on one of them."""
         self._publishers.add(publisher)
         return publisher
 

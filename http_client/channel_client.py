@@ -21,6 +21,7 @@ import asyncio
 import json
 import random
 from collections import deque
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal
 from urllib.parse import quote
@@ -102,10 +103,9 @@ class ChannelClient:
         self._news.set()
         await self._tasks.close()
         try:
-            if self._machine.gateway is not None:  # otherwise the gateway finds out by itself
-                await self._here().exchange("DELETE", self._path, seconds=1.0)
-        except StreamleaseError:
-            pass
+            if self._machine.gateway is not None:
+                with suppress(StreamleaseError):  # the gateway finds out by itself that nobody polls
+                    await self._here().exchange("DELETE", self._path, seconds=1.0)
         finally:
             for begun in self._begun.values():
                 begun.cancel()

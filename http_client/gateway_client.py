@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamlease.http.core.follow_steps import FollowOptions
 from streamlease.http.core.gateway_pages import GatewayPage, parse_page
-from streamlease.http.core.given import check_seconds, check_text, check_time
+from streamlease.http.core.given import check_seconds, check_text, check_time, is_number
 from streamlease.http.core.publish_requests import (
     MessageToPublish,
     PublishAttempts,
@@ -157,6 +157,8 @@ class GatewayClient:
             InvalidInput, InvalidTopic, UnknownSpace, GatewayRefused: the question is wrong.
             GatewayUnavailable, StoreUnavailable, Indefinite: ask again.
         """
+        if not is_number(wait):
+            raise InvalidOption(f"wait is {ascii(wait)[:80]}: give a number of seconds")
         parameters = {
             "filter": check_filter(filter),
             "since": _point(since),

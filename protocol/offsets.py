@@ -33,11 +33,12 @@ def offset_of(what: str, given: SupportsIndex) -> int:
         InvalidOption: it is no whole number.
     """
     try:
-        if not isinstance(given, bool):
-            return index(given)
+        offset = None if isinstance(given, bool) else index(given)
     except TypeError:
-        pass
-    raise InvalidOption(f"{what} is {ascii(given)[:80]}: give a whole number")
+        offset = None
+    if offset is None:
+        raise InvalidOption(f"{what} is {ascii(given)[:80]}: give a whole number")
+    return offset
 
 
 def entry_id(first: int, count: int) -> str:

@@ -76,7 +76,10 @@ def check_start(start: Start) -> None:
             ) from None
     for offset in offsets:
         if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset <= MOST:
-            raise InvalidOption(f"start has the offset {offset!r}: offsets begin at 0, and end at {MOST}")
+            shown = ascii(offset)[:80]
+            raise InvalidOption(
+                f"start has the offset {shown}: give an int; offsets begin at 0, end at {MOST}"
+            )
     if isinstance(start, datetime):
         microseconds(start)
 

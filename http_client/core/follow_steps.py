@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from streamlease.http.core.gateway_pages import GatewayPage
+from streamlease.http.core.given import is_number
 from streamlease.protocol.errors import InvalidOption, StreamleaseError
 
 
@@ -35,8 +36,7 @@ class FollowOptions:
     def __post_init__(self) -> None:
         for name in ("quiet_least", "quiet_most", "wait", "limit", "patience"):
             given = getattr(self, name)
-            number = isinstance(given, int | float) and not isinstance(given, bool)
-            if not number and (given is not None or name != "patience"):
+            if not is_number(given) and (given is not None or name != "patience"):
                 raise InvalidOption(f"{name} is {ascii(given)[:80]}: give a number")
         if not (self.push or self.pull):
             raise InvalidOption("push and pull are both off: leave one of them on")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeGuard
 
 from streamlease.protocol.errors import InvalidInput, InvalidOption
 
@@ -26,12 +24,16 @@ def check_text(what: str, given: object, *, or_bytes: bool = False) -> None:
         raise InvalidInput(f"{what} is {ascii(given)[:80]}: give a text{' or bytes' if or_bytes else ''}")
 
 
+def is_number(given: object) -> TypeGuard[int | float]:
+    """Whether it is one, and no truth value."""
+    return isinstance(given, int | float) and not isinstance(given, bool)
+
+
 def check_seconds(what: str, given: object) -> None:
     """Raises:
-    InvalidOption: it is no number of seconds above 0.
+    InvalidOption: it is no number of seconds above 0; for ever is one.
     """
-    number = isinstance(given, int | float) and not isinstance(given, bool)
-    if not number or not 0 < given < math.inf:  # type: ignore[operator]
+    if not is_number(given) or not given > 0:
         raise InvalidOption(f"{what} is {ascii(given)[:80]}: give seconds, more than 0")
 
 
@@ -47,24 +49,21 @@ def check_time(what: str, given: object) -> None:
 
 def check_payload(payload: object) -> None:
     """Raises:
-    InvalidInput: it is neither text nor bytes, nor values that JSON has.
+    InvalidInput: it is neither text nor bytes, nor values by column.
     """
-    if not isinstance(payload, Mapping):
-        if not isinstance(payload, str | bytes | bytearray):
-            raise InvalidInput(f"the payload is {ascii(payload)[:80]}: give bytes, text, or values by column")
-        check_text("the payload", payload, or_bytes=True)
-        return
-    try:
-        json.dumps(payload).encode()
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(f"the payload {ascii(payload)[:80]} cannot be written as JSON: {error}") from None
+    if not isinstance(payload, str | bytes | bytearray | memoryview | Mapping):
+        raise InvalidInput(f"the payload is {ascii(payload)[:80]}: give bytes, text, or values by column")
+    if isinstance(payload, str):
+        check_text("the payload", payload)
 
 
 def check_headers(headers: object) -> None:
     """Raises:
-    InvalidInput: they are no names with values.
+    InvalidInput: they are no names with values. None are none.
     """
-    if headers is None or isinstance(headers, str | bytes) or not isinstance(headers, Mapping | Sequence):
+    if headers is None:
+        return
+    if isinstance(headers, str | bytes) or not isinstance(headers, Collection):
         raise InvalidInput(f"headers is {ascii(headers)[:80]}: give a mapping, or pairs of name and value")
     pairs: list[Any] = [*(headers.items() if isinstance(headers, Mapping) else headers)]
     for pair in pairs:

@@ -76,7 +76,7 @@ def many(messages: Iterable[MessageToPublish]) -> tuple[dict[str, str], bytes]:
     messages = [*messages]
     for message in messages:
         _check(message)
-    body = b"".join(json.dumps(_line(message)).encode() + b"\n" for message in messages)
+    body = b"".join(_encoded(message) + b"\n" for message in messages)
     if not body:
         raise InvalidInput("there are no messages to publish: give one at least")
     return {"Content-Type": LINES}, body
@@ -97,6 +97,14 @@ def _fits_a_header(key: str) -> bool:
     return key.isascii() and key.isprintable() and key == key.strip() and key != ""
 
 
+def _encoded(message: MessageToPublish) -> bytes:
+    try:
+        return json.dumps(_line(message)).encode()
+    except (TypeError, ValueError) as error:
+        shown = ascii(message.payload)[:80]
+        raise InvalidInput(f"the payload {shown} cannot be written as JSON: {error}") from None
+
+
 def _line(message: MessageToPublish) -> dict[str, Any]:
     payload = message.payload
     line: dict[str, Any] = {"payload": payload} if isinstance(payload, Mapping) else _text("payload", payload)
@@ -114,6 +122,7 @@ def _line(message: MessageToPublish) -> dict[str, Any]:
 def _text(name: str, value: Text) -> dict[str, str]:
     if isinstance(value, str):
         return {name: value}
+    value = bytes(value)
     try:
         return {name: value.decode()}
     except UnicodeDecodeError:

@@ -127,7 +127,8 @@ class Columns:
         """Take all rows of `batch`; see ``Publisher.send_batch``."""
         if not isinstance(batch, pa.RecordBatch):
             raise InvalidInput(f"the batch is {ascii(batch)[:80]}: give a pyarrow.RecordBatch")
-        topic = check_topic(topic)
+        if not isinstance(topic, str) or topic not in batch.schema.names:
+            topic = check_topic(topic)
         self._gate.check_open()
         if topic in batch.schema.names:
             names = ["topic" if name == topic else name for name in batch.schema.names]
@@ -272,8 +273,12 @@ def _check_column(name: str, column: Any) -> None:
     """Raises:
     InvalidInput: it is not one for each payload: no list, or a text, whose letters are not meant.
     """
-    sliced = isinstance(column, Sized) and hasattr(column, "__getitem__") and not isinstance(column, Mapping)
-    if not sliced or isinstance(column, str | bytes | bytearray):
+    sliced = isinstance(column, Sized) and not isinstance(column, Mapping | str | bytes | bytearray)
+    try:
+        sliced = sliced and len(column[:0]) == 0
+    except TypeError:  # a set or a deque, say
+        sliced = False
+    if not sliced:
         raise InvalidInput(f"{name} is {ascii(column)[:80]}: give a list, with one for each payload")
 
 
