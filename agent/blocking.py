@@ -157,6 +157,7 @@ class EpochPublisher(ManagerBridge[AsyncEpochPublisher]):
     send_batch = waiting(AsyncEpochPublisher.send_batch)
     flush = waiting(AsyncEpochPublisher.flush)
     advance = waiting(AsyncEpochPublisher.advance)
+    abandon = waiting(AsyncEpochPublisher.abandon)
     close = waiting(AsyncEpochPublisher.close)
 
 

@@ -101,12 +101,12 @@ class Client:
     async def close(self) -> None:
         """Close publishers, leave all subscriptions in good order, and close the connections.
 
-        Raises what closing a publisher, or leaving a subscription, raised that was there. All is closed.
+        Publishers of epochs give nothing up. What these raise, and subscriptions, is raised at the end.
         """
         async with AsyncExitStack() as left:
             left.push_async_callback(self._disconnect)
-            for part in (*self._readers, *self._own.publishers):
-                left.push_async_callback(part.close)
+            for end in (*(one.close for one in self._readers), *self._own.ends_of_publishers):
+                left.push_async_callback(end)
             self._readers.clear()
 
     async def _disconnect(self) -> None:
@@ -167,7 +167,6 @@ class Client:
         """A publisher, to be used as a context manager. Raises InvalidOption."""
         from streamlease.streams.publish.publisher import Publisher
 
-        self._own.check_open()
         made = Publisher(self.redis, spaces=self.spaces, shown=self.shown.publication, **options)
         return self._own.publishing(made)
 
@@ -177,9 +176,9 @@ class Client:
         """A publisher of messages of epochs, to be used as a context manager; as of `EpochPublisher`."""
         from streamlease.streams.epochs.epoch_publisher import EpochPublisher
 
-        self._own.check_open()
         own: dict[str, Any] = {"keep": self._have_keepers, "shown": self.shown.publication}
-        return EpochPublisher(self.redis, space, name, spaces=self.spaces, **own, **options)
+        made = EpochPublisher(self.redis, space, name, spaces=self.spaces, **own, **options)
+        return self._own.publishing_epochs(made)
 
     async def _have_keepers(self) -> None:
         (await self.agent()).need_keepers()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 from weakref import WeakSet
@@ -10,6 +10,7 @@ from weakref import WeakSet
 from streamlease.protocol.errors import InvalidOption, StreamleaseError
 
 if TYPE_CHECKING:
+    from streamlease.streams.epochs.epoch_publisher import EpochPublisher
     from streamlease.streams.publish.publisher import Publisher
 
 
@@ -40,6 +41,7 @@ class OwnParts:
     def __init__(self) -> None:
         self._made: WeakSet[Ending] = WeakSet()
         self._publishers: WeakSet[Publisher] = WeakSet()
+        self._epoch_publishers: WeakSet[EpochPublisher] = WeakSet()
         self._closed = False
 
     def check_open(self) -> None:
@@ -58,14 +60,25 @@ class OwnParts:
         return reader
 
     def publishing(self, publisher: Publisher) -> Publisher:
-        """The publisher, from now on one of them."""
+        """The publisher, from now on one of them; raises as `check_open`."""
+        self.check_open()
         self._publishers.add(publisher)
         return publisher
 
+    def publishing_epochs(self, publisher: EpochPublisher) -> EpochPublisher:
+        """The publisher, from now on one of them; raises as `check_open`."""
+        self.check_open()
+        self._epoch_publishers.add(publisher)
+        return publisher
+
     @property
-    def publishers(self) -> list[Publisher]:
-        """Those that were made and not dropped; to close one that is closed does nothing."""
-        return [*self._publishers]
+    def ends_of_publishers(self) -> list[Callable[[], Awaitable[None]]]:
+        """What ends those that were made and not dropped; to end one that is closed does nothing.
+
+        Which epochs are over is for the program to say: nothing is given up here.
+        """
+        plain = [one.close for one in self._publishers]
+        return [*plain, *(one.abandon for one in self._epoch_publishers)]
 
     def close(self) -> None:
         """Tell those that are open that the client is closed."""

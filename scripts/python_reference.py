@@ -63,7 +63,10 @@ PAGE_PARTS: dict[str, tuple[Shown, ...]] = {
     "Publishing": (
         Shown(
             "streams.publish.publisher.Publisher",
-            ("send", "submit", "send_many", "submit_many", "send_batch", "submit_batch", "flush", "close"),
+            (
+                *("send", "submit", "send_many", "submit_many", "send_batch", "submit_batch"),
+                *("flush", "close", "buffered_bytes"),
+            ),
         ),
         Shown("streams.publish.inputs.PublisherOptions"),
         Shown("streams.publish.receipts.Receipt"),
@@ -84,7 +87,7 @@ PAGE_PARTS: dict[str, tuple[Shown, ...]] = {
             "streams.epochs.epoch_publisher.EpochPublisher",
             (
                 *("frontier", "send", "submit", "send_many", "submit_many", "send_batch", "submit_batch"),
-                *("advance", "flush", "close"),
+                *("advance", "flush", "close", "abandon", "buffered_bytes"),
             ),
         ),
         Shown("agent.epochs.epoch_reading.EpochSubscription", ("positions",)),

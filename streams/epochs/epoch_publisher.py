@@ -36,13 +36,13 @@ from streamlease.streams.entries.epoch_fields import Stamp
 from streamlease.streams.epochs.core.unsaid import Unsaid
 from streamlease.streams.epochs.presence import Presence
 from streamlease.streams.epochs.staged_log import StagedLog
-from streamlease.streams.publish.epoch_staging import EpochStaging
+from streamlease.streams.publish.epoch_staging import EpochStaging, check_own
 from streamlease.streams.publish.inputs import Payload
 from streamlease.streams.publish.parts import Placed, PlacedRange
 from streamlease.streams.publish.publisher import Publisher
 from streamlease.streams.publish.receipts import Receipt, Receipts, all_places
 from streamlease.streams.redis.connection import AsyncRedis
-from streamlease.streams.spaces.spaces import Space, SpaceStore
+from streamlease.streams.spaces.spaces import SpaceStore
 
 DELIVERY_SECONDS = 30.0
 
@@ -57,8 +57,9 @@ class EpochPublisher:
     before, what that one held. It goes on from there, and sends again what it had not given up.
 
     Leaving the ``async with`` without an exception waits until all is staged and ends well: what it sent
-    completes, as far as no other publisher holds it open. With an exception nothing is given up: the same
-    name may go on, until the time-out of the space (``epochs_timeout``) is over; then the space decides.
+    completes, as far as no other publisher holds it open. With an exception, or when its client is closed
+    first, nothing is given up: the same name may go on, until the time-out of the space (``epochs_timeout``)
+    is over; then the space decides.
 
     Args:
         space: name of the space.
@@ -99,6 +100,7 @@ class EpochPublisher:
         self._unsaid = Unsaid()
         self._stamped: Epoch | None = None
         """The epoch of the messages that come in."""
+        self._over = False
         self._known: tuple[int, Presence, Publisher] | None = None
         """The epoch that the last message was sent at: another one needs no look at what is held."""
         self._one_call = asyncio.Lock()
@@ -113,8 +115,10 @@ class EpochPublisher:
             Fenced: another process entered under this name at the same time.
             NotDurable, StoreUnavailable, StoreRefused, Indefinite: Redis did not let it.
         """
-        if self._presence is not None:
-            raise InvalidInput(f"publisher {self.name} was open already: make a new one")
+        if self._presence is not None or self._over:
+            raise InvalidInput(
+                f"publisher {self.name} was open already, or its client is closed: make a new one"
+            )
         space = await self._spaces.get(self.space)
         if not space.epochs:
             raise InvalidInput(
@@ -126,7 +130,7 @@ class EpochPublisher:
         self._dimensions = space.epochs
         self._presence = presence = Presence(self._redis, space, self.name, self._timeout)
         staging = EpochStaging(
-            self.name, presence, StagedLog(self._redis), lambda found: _check(space, found), self._staged
+            self.name, presence, StagedLog(self._redis), lambda found: check_own(space, found), self._staged
         )
         self._publisher = Publisher(
             self._redis,
@@ -324,13 +328,23 @@ class EpochPublisher:
         finally:
             await self._stop()
 
-    async def _stop(self) -> None:
+    async def abandon(self) -> None:
+        """End without giving anything up, as an exception does: the same name may go on in time.
+
+        Raises:
+            StreamleaseError: a message failed that had been sent.
+        """
         publisher, self._publisher, self._known = self._publisher, None, None
+        self._over = True
         if self._presence is not None:
             await self._presence.close()
         if publisher is not None:
-            with contextlib.suppress(StreamleaseError):
+            with self._fenced():
                 await publisher.close()
+
+    async def _stop(self) -> None:
+        with contextlib.suppress(StreamleaseError):
+            await self.abandon()
 
     # ------------------------------------------------------------ inside
 
@@ -381,18 +395,3 @@ class EpochPublisher:
 
     def _staged(self, stamp: Stamp, stream: StreamId, first: int, rows: int) -> None:
         self._unsaid.add(stamp.epoch, stream, first, rows)
-
-
-def _check(own: Space, found: Space) -> None:
-    """Whether a message that belongs to `found` may be sent by a publisher that entered `own`.
-
-    Raises:
-        InvalidInput: it may not.
-    """
-    if found.name != own.name:
-        raise InvalidInput(
-            f"a topic of space {found.name} cannot be sent to by a publisher of space {own.name}: "
-            f"open a publisher of that space"
-        )
-    if found.born != own.born:
-        raise InvalidInput(f"space {own.name} was made anew meanwhile: open the publisher again")

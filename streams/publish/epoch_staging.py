@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from streamlease.protocol.errors import StreamleaseError
+from streamlease.protocol.errors import InvalidInput, StreamleaseError
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.entries.epoch_fields import Stamp
 from streamlease.streams.log.log import Append, Appended
@@ -51,3 +51,18 @@ class EpochStaging:
     log: Appends
     check: Callable[[Space], None]
     appended: Callable[[Stamp, StreamId, int, int], None]
+
+
+def check_own(own: Space, found: Space) -> None:
+    """Whether a message that belongs to `found` may be sent by a publisher that entered `own`.
+
+    Raises:
+        InvalidInput: it may not.
+    """
+    if found.name != own.name:
+        raise InvalidInput(
+            f"a topic of space {found.name} cannot be sent to by a publisher of space {own.name}: "
+            f"open a publisher of that space"
+        )
+    if found.born != own.born:
+        raise InvalidInput(f"space {own.name} was made anew meanwhile: open the publisher again")

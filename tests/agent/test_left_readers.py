@@ -218,11 +218,14 @@ def test_what_a_blocking_client_could_not_send_does_not_hide_why_it_was_left(rea
 
 async def test_publishers_that_were_dropped_are_not_kept(client: Client) -> None:
     await client.create_space("s", ["a/#"], streams=1)
-    for _ in range(20):
+    await client.create_space("e", ["e/#"], streams=1, epochs=1)
+    for number in range(20):
         async with client.publisher() as publisher:
             await publisher.send("a/b", b"x")
-    del publisher
+        async with client.epoch_publisher("e", "p") as of_epochs:
+            await of_epochs.send("e/b", b"x", epoch=number)
+    del publisher, of_epochs
     for _ in range(5):
         await asyncio.sleep(0)
         gc.collect()
-    assert client._own.publishers == []
+    assert client._own.ends_of_publishers == []

@@ -300,6 +300,40 @@ async def test_an_exception_is_no_clean_end(client: Client) -> None:
     assert await staged(client) == {}
 
 
+async def test_a_client_that_is_closed_first_abandons_its_publishers(redis_url: str, client: Client) -> None:
+    """They went on giving signs of life, so nobody else's epochs completed, over connections of their own."""
+    other = await connect(redis_url, embedded=False).__aenter__()
+    pub = await other.epoch_publisher("clicks", "p").__aenter__()
+    never = other.epoch_publisher("clicks", "q")
+    await pub.send("clicks/a", b"x", epoch=1)
+    await pub.advance(1)
+    await pub.submit("clicks/a", b"y", epoch=1)
+    await other.close()
+    assert sum((await staged(client)).values()) == 2, "what was submitted is staged"
+    with pytest.raises(InvalidInput, match=r"^publisher p is not open: "):
+        await pub.advance(2)
+    await pub.close()
+    for one in (pub, never):
+        with pytest.raises(InvalidInput, match="or its client is closed: make a new one"):
+            await one.__aenter__()
+    pool: Any = other.redis.connection_pool
+    assert [one for one in pool._available_connections if one.is_connected] == []
+    assert [type(line) for line in await lines(client)] == [EnterLine, AdvanceLine], "nothing is given up"
+    async with client.epoch_publisher("clicks", "p") as again:
+        assert again.frontier == [(1,)]
+
+
+async def test_what_an_abandoned_publisher_could_not_stage_is_said(client: Client) -> None:
+    pub = await client.epoch_publisher("clicks", "p", delivery_timeout=1).__aenter__()
+    stream, _ = await pub.send("clicks/good", b"x", epoch=1)
+    await ask(client.redis, [("DEL", f"sl:{{{stream}}}:meta")])
+    await pub.submit("clicks/good", b"y", epoch=1)
+    with pytest.raises(UnknownSpace):
+        await pub.abandon()
+    await pub.abandon()
+    assert [type(line) for line in await lines(client)] == [EnterLine]
+
+
 async def test_a_newcomer_gets_what_is_not_completed(client: Client) -> None:
     async with client.epoch_publisher("clicks", "a") as one:
         await one.advance(5)
