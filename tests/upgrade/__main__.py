@@ -1,7 +1,7 @@
-"""Write what this version leaves in Redis: ``.venv/bin/python -m tests.upgrade``.
+"""Write what this version leaves: ``.venv/bin/python -m tests.upgrade [PART ...]``.
 
-It goes into ``tests/upgrade/forms/``, a file for each version. Do so for a new version, and for a form that
-is changed on purpose before its version is out: what is out stays, and is read by all that follow.
+It goes into ``tests/upgrade/forms/VERSION/``, a file for each part. Do so for a new version, and for a form
+that is changed on purpose before its version is out: what is out stays, and is read by all that follow.
 """
 
 from __future__ import annotations
@@ -16,35 +16,37 @@ from unittest import mock
 
 from redis import Redis
 
-from streamlease import __version__, connect
+from streamlease import __version__
 from tests.servers import RedisServer
 from tests.upgrade.dump import dumped
-from tests.upgrade.scenario import read, write
+from tests.upgrade.parts import PARTS, Part
 
 FORMS = Path(__file__).parent / "forms"
 
 
-async def _made(url: str) -> dict[str, Any]:
-    async with connect(url) as client:
-        done = await write(client)
-    with Redis.from_url(url) as redis:
-        keys = dumped(redis)
-    async with connect(url) as client:
-        return {"keys": keys, "done": done, "found": await read(client, done)}
+async def _made(part: Part, url: str) -> dict[str, Any]:
+    with part.beside(None):
+        done = await part.write(url)
+        with Redis.from_url(url) as redis:
+            keys = dumped(redis)
+        made: dict[str, Any] = json.loads(json.dumps({"keys": keys, "done": done}))  # `read` may note more
+        return made | {"found": await part.read(url, done)}
 
 
-def main() -> None:
-    """Write the file of this version."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        RedisServer("embedded", Path(folder)) as server,
-        mock.patch("socket.gethostname", return_value="writer"),
-    ):
-        made = asyncio.run(_made(server.url))
-    path = FORMS / f"{__version__}.json"
-    path.write_text(json.dumps(made, indent=1, sort_keys=True) + "\n")
-    sys.stdout.write(f"{len(made['keys'])} keys are in {path.name}\n")
+def main(names: list[str]) -> None:
+    """Write the files of this version; of these parts, or of all."""
+    for name in names or PARTS:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            RedisServer("embedded", Path(folder)) as server,
+            mock.patch("socket.gethostname", return_value="writer"),
+        ):
+            made = asyncio.run(_made(PARTS[name], server.url))
+        path = FORMS / __version__ / f"{name}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(made, indent=1, sort_keys=True) + "\n")
+        sys.stdout.write(f"{len(made['keys'])} keys are in {path.relative_to(FORMS)}\n")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""What each version has left in Redis is read, and gone on with, by this one.
+"""What each version has left in Redis, and beside it, is read, and gone on with, by this one.
 
 A stored form that changes without a thought for what is there fails here.
 """
@@ -12,51 +12,74 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from streamlease import __version__, connect
+from streamlease import __version__
 from tests.upgrade.dump import dumped, restore
-from tests.upgrade.scenario import go_on, read, write
+from tests.upgrade.parts import PARTS
 
 FORMS = Path(__file__).parent / "forms"
-VERSIONS = sorted(path.stem for path in FORMS.glob("*.json"))
+LEFT = sorted((path.parent.name, path.stem) for path in FORMS.glob("*/*.json"))
 
 
 def test_there_is_a_form_of_this_version() -> None:
-    assert __version__ in VERSIONS, "make it: .venv/bin/python -m tests.upgrade"
+    parts = [part for version, part in LEFT if version == __version__]
+    assert parts == sorted(PARTS), "make it: .venv/bin/python -m tests.upgrade"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", VERSIONS)
-async def test_what_a_version_left_is_read_and_gone_on_with(redis_url: str, version: str) -> None:
-    form = json.loads((FORMS / f"{version}.json").read_text())
-    with Redis.from_url(redis_url) as redis:
+@pytest.mark.parametrize(("version", "part"), [(version, part) for version, part in LEFT if part != "core"])
+async def test_what_a_version_left_is_read_and_gone_on_with(
+    embedded_redis_url: str, version: str, part: str
+) -> None:
+    await _read_and_gone_on_with(embedded_redis_url, version, part)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", [version for version, part in LEFT if part == "core"])
+async def test_what_it_left_is_read_from_each_server(redis_url: str, version: str) -> None:
+    await _read_and_gone_on_with(redis_url, version, "core")
+
+
+async def _read_and_gone_on_with(url: str, version: str, part: str) -> None:
+    form, now = json.loads((FORMS / version / f"{part}.json").read_text()), PARTS[part]
+    with Redis.from_url(url) as redis:
         restore(redis, form["keys"])
-    async with connect(redis_url) as client:
-        found = await read(client, form["done"])
+    with now.beside(form["done"]):
+        found = await now.read(url, form["done"])
         assert json.loads(json.dumps(found)) == form["found"]
-        await go_on(client)
+        await now.go_on(url, form["done"])
 
 
 @pytest.mark.slow
-async def test_what_this_version_leaves_is_what_its_form_has(redis_url: str) -> None:
-    """The form would not show what the scenario has got since."""
-    async with connect(redis_url) as client:
-        done = await write(client)
-    with Redis.from_url(redis_url) as redis:
-        keys = dumped(redis)
-    form = json.loads((FORMS / f"{__version__}.json").read_text())
-    assert _kinds(keys) == _kinds(form["keys"]), "make it again: .venv/bin/python -m tests.upgrade"
-    async with connect(redis_url) as client:
-        found = await read(client, done)
-        assert found["spaces"] == form["found"]["spaces"]
-        assert found["seats"] == form["found"]["seats"]
-        await go_on(client)
+@pytest.mark.parametrize("part", [part for part in PARTS if part != "core"])
+async def test_what_this_version_leaves_is_what_its_form_has(embedded_redis_url: str, part: str) -> None:
+    """The form would not show what the part has got since."""
+    await _leaves_what_its_form_has(embedded_redis_url, part)
+
+
+@pytest.mark.slow
+async def test_what_this_version_leaves_in_each_server_is_what_its_form_has(redis_url: str) -> None:
+    await _leaves_what_its_form_has(redis_url, "core")
+
+
+async def _leaves_what_its_form_has(url: str, part: str) -> None:
+    form, now = json.loads((FORMS / __version__ / f"{part}.json").read_text()), PARTS[part]
+    with now.beside(None):
+        done = await now.write(url)
+        with Redis.from_url(url) as redis:
+            keys = dumped(redis)
+        assert _kinds(keys) == _kinds(form["keys"]), "make it again: .venv/bin/python -m tests.upgrade"
+        found = await now.read(url, done)
+        assert found.keys() == form["found"].keys()
+        for name in {"spaces", "seats"} & found.keys():
+            assert found[name] == form["found"][name]
+        await now.go_on(url, done)
 
 
 def _kinds(keys: dict[str, list[Any]]) -> set[tuple[str, str]]:
     """Kinds of keys and their types, but for what hosts do beside: some come to that, and some do not."""
     beside = ":!", ":open:", ":pulses"
     return {
-        (key.partition("}")[2].split(":")[1], held[0])
+        (key.partition("}")[2].split(":")[1] if not key.endswith("}") else key.split(":")[1], held[0])
         for key, held in keys.items()
         if not any(one in key for one in beside)
     }

@@ -1,4 +1,4 @@
-"""What a version leaves in Redis, and what the next ones are to find there."""
+"""Spaces of each kind, and groups in the middle of their work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from unittest import mock
 
 import pyarrow as pa
 
-from streamlease import Retention
+from streamlease import Retention, connect
 from streamlease.agent.client import Client
 from streamlease.agent.epochs.epoch_items import Frontier
 from streamlease.hosts import snapshot_maker
@@ -52,8 +52,13 @@ def shown(message: Message) -> list[Any]:
     ]
 
 
-async def write(client: Client) -> dict[str, Any]:
-    """Make spaces of each kind, and groups in the middle of their work; what the groups have committed."""
+async def write(url: str) -> dict[str, Any]:
+    """What the groups have committed."""
+    async with connect(url) as client:
+        return await _write(client)
+
+
+async def _write(client: Client) -> dict[str, Any]:
     await client.create_space(
         "flights",
         ["flights/#"],
@@ -159,12 +164,17 @@ async def _consume_parts(client: Client) -> list[Any]:
     return done
 
 
-async def read(client: Client, done: dict[str, Any]) -> dict[str, Any]:
-    """All that can be read of it; a version that reads something else has not understood it.
+async def read(url: str, done: dict[str, Any]) -> dict[str, Any]:
+    """All that can be read of it.
 
     Args:
         done: what the groups have committed.
     """
+    async with connect(url) as client:
+        return await _read(client, done)
+
+
+async def _read(client: Client, done: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"spaces": [], "histories": {}, "groups": {}}
     for group in await client.groups.list():
         seen = view.of_state((await recover(client.redis, group.id)).state)
@@ -216,8 +226,13 @@ async def _rest(client: Client, there: dict[str, int], done: dict[str, Any]) -> 
     }
 
 
-async def go_on(client: Client) -> None:
+async def go_on(url: str, done: dict[str, Any]) -> None:
     """Publish to it, and consume that."""
+    async with connect(url) as client:
+        await _go_on(client)
+
+
+async def _go_on(client: Client) -> None:
     async with client.publisher() as publisher:
         stream, offset = await publisher.send("flights/new", b"new", key=b"k1")
         row = {"degrees": [1.0], "place": ["c"], "tags": [None]}
