@@ -396,4 +396,4 @@ class Fetching:
 
     def _warn(self, one: News, error: StreamleaseError) -> None:
         extra = {"stream": str(one.stream), "term": self._settling.term}
-        log.warning("reading %s: %s", one.stream, error, extra=extra)
+        self._seldom.warning("reading %s: %s", one.stream, error, extra=extra)

@@ -23,6 +23,7 @@ async def records(client: Client) -> Finding:
     from streamlease.admin.facts.groups import summaries
     from streamlease.leader.journal import recover
     from streamlease.registry import keys, leadership
+    from streamlease.streams.archive.recording import read_recorded
     from streamlease.streams.collections.snapshots import look_at_snapshots
     from streamlease.streams.log.log import AsyncLog
     from streamlease.streams.redis.damaged import attempt
@@ -44,6 +45,9 @@ async def records(client: Client) -> Finding:
         _, why = await attempt(AsyncLog(client.redis).states(space.streams()))
         if why:
             told.append(why)
+        elif space.archive is not None:
+            _, why = await attempt(read_recorded(client.redis, space.streams()))
+            told += [f"archive of space {space.name}: {why}"] if why else []
         if space.collection:
             _, snapshots = await look_at_snapshots(client.redis, space.streams())
             told += map(str, snapshots.values())

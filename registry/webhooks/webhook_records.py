@@ -27,6 +27,7 @@ from streamlease.protocol.errors import Fenced, StreamleaseError
 from streamlease.protocol.ids import StreamId, random_token
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.streams.redis.connection import AsyncRedis, ask, refusal
+from streamlease.streams.redis.damaged import number
 from streamlease.streams.redis.scripts import load_script, run_each
 
 SPACE = "webhooks"
@@ -207,10 +208,10 @@ class WebhookRecords:
         """How many an owner has.
 
         Raises:
-            StoreUnavailable, StoreRefused.
+            Unsupported: a number is damaged. StoreUnavailable, StoreRefused.
         """
         counts = await ask(self._redis, [("HGET", _owners(slot), owner) for slot in range(SLOTS)])
-        return sum(int(count or 0) for count in counts)
+        return sum(number(_owners(slot), count) for slot, count in enumerate(counts))
 
     async def put(
         self,

@@ -19,6 +19,7 @@ from streamlease.streams.log.archived import files_commands, parse_files
 from streamlease.streams.log.keys import stream_files, stream_log, stream_meta
 from streamlease.streams.log.state import LogState, meta_command, no_stream, parse_meta
 from streamlease.streams.redis.connection import BlockingRedis, Command, Redis, ask, refusal, run_blocking
+from streamlease.streams.redis.damaged import number
 from streamlease.streams.redis.scripts import load_script, run_many
 
 PAGE = 64
@@ -100,7 +101,8 @@ async def read_recorded(
             if state is not None:
                 known = parse_files(stream, [more, []])
                 files = in_order(map(parse_file, lines))
-                found[stream] = Recorded(state, known.archived, known.retired_at, int(term or 0), files)
+                at_term = number(stream_meta(stream), term)
+                found[stream] = Recorded(state, known.archived, known.retired_at, at_term, files)
     return found
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from streamlease.protocol.errors import StoreRefused, StoreUnavailable, StreamleaseError
 from streamlease.protocol.ids import StreamId
+from streamlease.protocol.seldom import Seldom
 from streamlease.streams.entries.message_rows import filter_batch
 from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.log.many import READ_BYTES, RETRY_SECONDS, Outcome, read_all
@@ -55,6 +56,7 @@ class ChangeReader:
     ) -> None:
         self.positions = positions
         self._redis = redis
+        self._seldom = Seldom(_logger)
         self._filter = filter
         self._schemas = schemas
 
@@ -89,7 +91,7 @@ class ChangeReader:
                         outcomes = [error] * len(now)
                 for stream, outcome in zip(now, outcomes, strict=True):
                     if isinstance(outcome, StoreUnavailable | StoreRefused):
-                        _logger.warning("reading %s: %s", stream, outcome, extra={"stream": str(stream)})
+                        self._seldom.warning("reading %s: %s", stream, outcome, extra={"stream": str(stream)})
                         again = True
                     elif isinstance(outcome, MissingOffsets):
                         hole = outcome.asked

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from streamlease.protocol.epochs.order import Epoch
 from streamlease.protocol.errors import StoreRefused, StoreUnavailable, StreamleaseError
+from streamlease.protocol.seldom import Seldom
 from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.epochs.boundary_reading import EpochsLost
 from streamlease.streams.epochs.core.whole import Stretch
@@ -47,6 +48,7 @@ class StretchReader:
     ) -> None:
         self.epoch = epoch
         self._redis = redis
+        self._seldom = Seldom(_logger)
         self._wanted = wanted
         self._schema = schema
         self._at = [one.first for one in wanted]
@@ -91,7 +93,7 @@ class StretchReader:
             again = False
             for place, outcome in zip(now, outcomes, strict=True):
                 if isinstance(outcome, StoreUnavailable | StoreRefused):
-                    _logger.warning("reading %s: %s", self._wanted[place].stream, outcome)
+                    self._seldom.warning("reading %s: %s", self._wanted[place].stream, outcome)
                     again = True
                 elif isinstance(outcome, MissingOffsets):
                     self._meet(place, outcome)

@@ -15,7 +15,7 @@ never repeated here. The decisions are one generator, :func:`route`; `cluster` d
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from redis.crc import key_slot
 from redis.exceptions import AskError, ClusterDownError, MovedError, TryAgainError
 
 from streamlease.protocol.errors import Indefinite, InvalidInput, StoreUnavailable, StreamleaseError
+from streamlease.streams.redis.command_keys import keys_of
 from streamlease.streams.redis.exchange_failures import reason
 from streamlease.streams.redis.wire import Command
 
@@ -32,37 +33,12 @@ ATTEMPTS = 8
 FIRST_WAIT = 0.02
 LONGEST_WAIT = 0.5
 
-_NO_KEY = {
-    "ACL", "AUTH", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DBSIZE", "ECHO", "INFO", "PING", "PUBLISH",
-    "ROLE", "SCAN", "SCRIPT", "TIME", "WAIT", "WAITAOF",
-}  # fmt: skip
-_KEY_SECOND = {"MEMORY", "OBJECT", "XINFO"}
-_ALL_KEYS = {"DEL", "EXISTS", "TOUCH", "UNLINK"}
-
 
 class Answer(NamedTuple):
     """The reply to one command, and those to what was sent behind it on the same connection."""
 
     reply: Any
     waited: tuple[Any, ...]
-
-
-def keys_of(command: Command) -> list[str | bytes]:
-    """The keys of a command of the kinds that this project sends; none for those that have no key."""
-    name = str(command[0]).upper()
-    if name in _NO_KEY:
-        return []
-    if name in ("EVALSHA", "EVAL"):
-        found: Iterable[Any] = command[3 : 3 + int(command[2])]
-    elif name in ("XREAD", "XREADGROUP"):
-        words = [word.upper() if isinstance(word, str) else word for word in command]
-        rest = command[words.index("STREAMS") + 1 :]
-        found = rest[: len(rest) // 2]
-    elif name in _ALL_KEYS:
-        found = command[1:]
-    else:
-        found = command[2:3] if name in _KEY_SECOND else command[1:2]
-    return [key if isinstance(key, bytes) else str(key) for key in found]
 
 
 def slot_of(command: Command) -> int | None:

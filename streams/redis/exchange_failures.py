@@ -77,6 +77,8 @@ def refusal(error: ResponseError) -> StreamleaseError:
         return StoreRefused(f"Redis does not let this user do that ({text}): give the user the rights")
     if isinstance(error, ReadOnlyError) or "READONLY" in text:
         return StoreRefused(f"Redis is a read-only replica ({text}): connect to its primary")
+    if "WRONGTYPE" in text:
+        return StoreRefused(f"a key in Redis has another type than it had ({text}): restore it from a backup")
     return StoreRefused(f"Redis answered with an error: {text}")
 
 

@@ -31,6 +31,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from streamlease.protocol.addresses import shown_address
 from streamlease.protocol.errors import InvalidInput
 from streamlease.streams.collecting import collector_at_rest
+from streamlease.streams.redis.command_keys import name_keys
 from streamlease.streams.redis.exchange_failures import not_answered, not_connected, unavailable
 
 AsyncServer = redis.asyncio.Redis
@@ -293,6 +294,8 @@ async def _exchange(client: AsyncServer, commands: Sequence[Command]) -> list[An
     try:
         replies = await _each(connection, commands)
         whole = not any(isinstance(reply, ResponseError) for reply in replies)
+        if not whole:
+            name_keys(commands, replies)
         return replies
     except Exception as error:
         raise not_answered(address(client), len(commands), error) from None
@@ -344,6 +347,8 @@ class Begun:
                 except ResponseError as error:
                     replies.append(error)
             whole = not any(isinstance(reply, ResponseError) for reply in replies)
+            if not whole:
+                name_keys(self._commands, replies)
             return replies
         except Exception as error:
             raise not_answered(address(self._client), len(self._commands), error) from None

@@ -109,6 +109,12 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     ),
     "epochs of another type": (wrong_type(epoch_keys.state("ticks")), "epochs of space ticks"),
     "snapshot of a collection": (put(snapshot_state(SEATS), "number", b"x"), str(SEATS)),
+    "term of an archive": (put("sl:{logs.0.0}:meta", "archive_term", b"x"), "archive of space logs"),
+    "file of an archive": (
+        lambda store: store.zadd("sl:{logs.0.0}:files", {b"\xff": 1}),
+        "archive of space logs",
+    ),
+    "files of another type": (wrong_type("sl:{logs.0.0}:files"), "sl:{logs.0.0}:files"),
     "version": (put(SPACE_VERSION, None, b"x"), ""),
     "generations": (put(SPACE_GENERATIONS, "bad", b"x"), ""),
     "host of leaders": (
@@ -131,7 +137,7 @@ def intact() -> dict[bytes, bytes]:
 def command(tmp_path: Path, embedded_redis_url: str, intact: dict[bytes, bytes]) -> Iterator[InProcess]:
     with redis.Redis.from_url(embedded_redis_url) as store:
         if not intact:
-            asyncio.run(_make(embedded_redis_url))
+            asyncio.run(_make(embedded_redis_url, str(tmp_path / "archive")))
             intact.update({key: store.dump(key) for key in store.scan_iter() if b"{m:" not in key})  # type: ignore[misc]
         store.flushall()
         for key, dump in intact.items():
@@ -139,7 +145,7 @@ def command(tmp_path: Path, embedded_redis_url: str, intact: dict[bytes, bytes])
     yield InProcess(tmp_path, embedded_redis_url)
 
 
-async def _make(url: str) -> None:
+async def _make(url: str, archive: str) -> None:
     async with connect(url) as client:
         for group in (GOOD, BAD):
             await client.create_space(group.group, [group.filter], streams=2)
@@ -152,6 +158,7 @@ async def _make(url: str) -> None:
         async with client.epoch_publisher("ticks", "p") as epochs:
             await epochs.send("ticks/a", b"x", epoch=0)
         await client.create_space("seats", ["seats/#"], collection=True)
+        await client.create_space("logs", ["logs/#"], archive=archive)
 
 
 @pytest.mark.parametrize("name", DAMAGES)
@@ -286,6 +293,7 @@ def test_a_damaged_space_is_deleted_and_overlapping_ones_are_named(
     command.ok("space", "delete", "bad", "--yes")
     assert [space["name"] for space in command.ok("space", "list", "--json").document["spaces"]] == [
         "good",
+        "logs",
         "other",
         "seats",
         "ticks",

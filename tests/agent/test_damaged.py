@@ -29,6 +29,7 @@ from streamlease.streams.entries.message_rows import filter_batch
 from streamlease.streams.log.keys import stream_log, stream_meta, stream_publishers
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.tails import Tails
+from streamlease.streams.redis.connection import ask
 from tests.agent.helpers import SUB, publish, take, until
 from tests.awake import awake
 from tests.streams.test_damaged import DAMAGED, batch, single
@@ -178,6 +179,31 @@ async def test_a_damaged_message_stops_the_stream_if_the_group_says_so(
         await until(lambda: "the entry 0-1 of stream s.0.0 is damaged" in caplog.text)
         await until(lambda: reader.streams == [])
         assert await letters(client) == []
+
+
+async def test_a_stream_that_cannot_be_read_is_said_once_a_minute_and_tried_again(
+    real_redis_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was said five times a second."""
+    tried: list[StreamId] = []
+    warn = Fetching._warn
+    monkeypatch.setattr(
+        Fetching, "_warn", lambda self, one, error: (tried.append(one), warn(self, one, error))
+    )
+    async with connect(real_redis_url) as client:
+        space = await client.create_space("s", ["a/#"], streams=1)
+        await publish(client, range(3), topics=1)
+        log = stream_log(space.streams()[0])
+        (kept,) = await ask(client.redis, [("DUMP", log)])
+        async with client.subscribe(SUB, start="earliest") as reader:
+            await ask(client.redis, [("DEL", log), ("SET", log, "x")])
+            await until(lambda: len(tried) > 3)
+            await ask(client.redis, [("DEL", log), ("RESTORE", log, 0, kept)])
+            assert await take(reader, 3) == [0, 1, 2]
+    said = [
+        record.message for record in caplog.records if record.levelname == "WARNING" and log in record.message
+    ]
+    assert len(said) == 1
 
 
 async def test_a_damaged_message_ends_reading_without_a_group_with_its_offset(client: Client) -> None:

@@ -28,6 +28,7 @@ from streamlease.streams.archive.files.index import ArchivedFile
 from streamlease.streams.archive.recording import recorded
 from streamlease.streams.collections.snapshots import make_snapshot, newest_snapshots
 from streamlease.streams.log.archived import files_commands, parse_files
+from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.state import Extent, LogState
 from streamlease.streams.log.times import server_time, waiting
@@ -75,6 +76,26 @@ async def test_a_host_archives_what_has_waited_and_lets_it_go(
     assert done.messages == 100, "under a higher term"
     await other.close()
     await retainer.close()
+
+
+async def test_a_damaged_number_of_one_archive_stops_no_other(
+    client: Client, blocking: BlockingRedis, uri: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It ended the host, with all that it led, and then the next host."""
+    bad = await client.create_space("bad", ["bad/#"], streams=1, archive=f"{uri}-bad")
+    await space_of(client, uri)
+    async with client.publisher() as publisher:
+        await publisher.send("bad/a", b"x")
+    await publish(client, 0, 100)
+    key = stream_meta(bad.streams()[0])
+    await ask(client.redis, [("HSET", key, "archive_term", b"\xff")])
+    clock = Clock()
+    host = ArchiveUpkeep(client.redis, "host-a", clock)
+    await host.round()
+    clock.now += int(archiving.WAIT_SECONDS * 1000)
+    assert [done.messages for done in await host.round()] == [100]
+    assert f"archive of space bad: key {key} holds b'\\xff', which is no number" in caplog.text
+    await host.close()
 
 
 async def test_what_groups_need_is_asked_only_where_retention_may_take_a_file(

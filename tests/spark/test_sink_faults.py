@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import pickle
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +22,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from streamlease.agent import blocking
 from streamlease.catalog import sink_rows
-from streamlease.protocol.errors import NotDurable, StoreRefused, StreamleaseError
+from streamlease.protocol.errors import NotDurable, StoreRefused, StreamleaseError, Unsupported
 from streamlease.spark import sink
 from streamlease.spark.sink import BatchWriter, StreamWriter
 from streamlease.spark.sink_options import SinkOptions
@@ -384,3 +385,36 @@ def test_what_a_sink_publishes_to_stands_in_the_catalog(
 def _processes(redis: BlockingRedis) -> list[bytes]:
     (found,) = run_blocking(ask(redis, [("ZRANGEBYSCORE", PROCESSES, "-inf", "+inf")]))
     return list(found)
+
+
+@pytest.mark.parametrize("field", ["batch", "version", "plan"])
+def test_what_was_decided_and_cannot_be_read_is_told_with_its_key(world: Sink, field: str) -> None:
+    """A batch that is half written is not decided anew."""
+    writer = world.query()
+    messages = world.staged(writer, range(100), 2)
+    world.failing(NOT_DURABLE, 1)
+    with pytest.raises(NotDurable):
+        writer.commit(messages, 0)
+    before = world.content()
+    with connect_blocking(world.url) as redis:
+        (decided,) = run_blocking(ask(redis, [("HGET", "sl:{sink:q}:state", field)]))
+        run_blocking(ask(redis, [("HSET", "sl:{sink:q}:state", field, b"\xffjunk")]))
+        again = world.query()
+        repeated = world.staged(again, range(100), 3)
+        with pytest.raises(Unsupported, match=r"sl:\{sink:q\}:state"):
+            again.commit(repeated, 0)
+        assert world.content() == before
+        run_blocking(ask(redis, [("HSET", "sl:{sink:q}:state", field, decided)]))
+    world.run(range(100), 2)
+    assert world.content() == once(range(100))
+
+
+def test_what_a_stream_knows_of_a_sink_and_cannot_be_read_is_told_with_its_key(world: Sink) -> None:
+    world.run(range(100), 2)
+    publishers = world.keys("sl:{t.*:pubs")[0].decode()
+    with connect_blocking(world.url) as redis:
+        (held,) = run_blocking(ask(redis, [("HGETALL", publishers)]))
+        run_blocking(ask(redis, [("HSET", publishers, held[0], b"\xffjunk")]))
+    world.batch = 1
+    with pytest.raises(StreamleaseError, match=f"{re.escape(publishers)}.* restore"):
+        world.run(range(100, 200), 2)

@@ -317,8 +317,14 @@ async def test_many_questions_at_once_are_answered_in_order_and_refusals_stay_in
         refused = [n for n, reply in enumerate(replies) if isinstance(reply, ResponseError)]
         assert refused == [7, 57, 107, 157]
         assert all(reply == ["ä".encode(), None] for n, reply in enumerate(replies) if n not in refused)
-        with pytest.raises(StoreRefused, match="WRONGTYPE"):
+        with pytest.raises(
+            StoreRefused,
+            match=r"^a key in Redis has another type than it had \(WRONGTYPE .*; key text\): restore it from",
+        ):
             await ask(client, questions)
+        many = ("EVAL", "return redis.call('HGET', KEYS[2], 'x')", 5, *("a", "text", b"\xff", "c", "d"))
+        with pytest.raises(StoreRefused, match=r"WRONGTYPE .*; key a, text, \ufffd, c, \.\.\.\): restore"):
+            await ask(client, [many])
         assert await ask(client, [("HGET", "hash", "field")] * 100) == ["ä".encode()] * 100
     finally:
         await client.aclose()

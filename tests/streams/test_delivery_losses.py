@@ -459,9 +459,10 @@ def test_a_plan_survives_its_text() -> None:
     stream = StreamId("t", 0, 1)
     plan = BatchPlan.of([Staged(stream, "a.0", 3, 7, 9_000_000), Staged(stream, "b.0", 1, 1, 9_000_000)])
     assert plan.parts == {stream: [[("a.0", 3, 7)], [("b.0", 1, 1)]]}
-    assert BatchPlan.load(plan.dump()).parts == plan.parts
-    assert BatchPlan.load(plan.dump()).tag == plan.tag != BatchPlan.of([]).tag
-    other = BatchPlan.load(plan.with_parts(plan.parts, {stream: "other"}).dump())
+    loaded = BatchPlan.load("s", plan.dump().encode())
+    assert loaded.parts == plan.parts
+    assert loaded.tag == plan.tag != BatchPlan.of([]).tag
+    other = BatchPlan.load("s", plan.with_parts(plan.parts, {stream: "other"}).dump().encode())
     assert (other.tag, other.tag_of(stream), other.tag_of(StreamId("u", 0, 0))) == (
         plan.tag,
         "other",

@@ -33,7 +33,8 @@ from streamlease.streams.log.tails import Tails
 from streamlease.streams.publish.publisher import Publisher
 from streamlease.streams.publish.staged.batch_plan import BatchPlan
 from streamlease.streams.redis.cluster import AsyncCluster, BlockingCluster
-from streamlease.streams.redis.cluster_slots import keys_of, slot_of
+from streamlease.streams.redis.cluster_slots import slot_of
+from streamlease.streams.redis.command_keys import keys_of
 from streamlease.streams.redis.connection import (
     ask,
     check_server,

@@ -8,6 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from streamlease.protocol.ids import StreamId
+from streamlease.streams.log.keys import sink_state
+from streamlease.streams.redis.damaged import parsing
 
 APPEND_BYTES = 16 * 1024 * 1024
 """About how many staged bytes are appended by one script."""
@@ -92,12 +94,17 @@ class BatchPlan:
         return json.dumps({"tag": self.tag, "tags": tags, "parts": parts}, separators=(",", ":"))
 
     @classmethod
-    def load(cls, text: bytes | str) -> BatchPlan:
-        """The plan from its text."""
-        document = json.loads(text)
-        parts = {
-            StreamId.parse(stream): [[Key(*key) for key in keys] for keys in groups]
-            for stream, groups in document["parts"].items()
-        }
-        tags = {StreamId.parse(stream): tag for stream, tag in document["tags"].items()}
-        return cls(parts, document["tag"], tags)
+    def load(cls, sink: str, text: bytes) -> BatchPlan:
+        """The plan of `sink` from its text.
+
+        Raises:
+            Unsupported: it cannot be read.
+        """
+        with parsing(f"what sink {sink} decided", sink_state(sink)):
+            document = json.loads(text)
+            parts = {
+                StreamId.parse(stream): [[Key(*key) for key in keys] for keys in groups]
+                for stream, groups in document["parts"].items()
+            }
+            tags = {StreamId.parse(stream): tag for stream, tag in document["tags"].items()}
+            return cls(parts, document["tag"], tags)

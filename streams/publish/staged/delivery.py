@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
-from streamlease.protocol.errors import Fenced, StoreRefused, StreamleaseError, StreamSealed
+from streamlease.protocol.errors import Fenced, StoreRefused, StreamleaseError, StreamSealed, Unsupported
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.log.appends import foreign_entry, refused_append
 from streamlease.streams.log.keys import (
@@ -26,6 +26,7 @@ from streamlease.streams.publish.staged.batch_plan import BatchPlan, Key, Parts,
 from streamlease.streams.publish.staged.restaging import Restaging
 from streamlease.streams.publish.staged.staging import EXPIRY_SECONDS, Lacking, StagedLost, gone, parse_member
 from streamlease.streams.redis.connection import AsyncRedis, Command, ask
+from streamlease.streams.redis.damaged import number, parsing
 from streamlease.streams.redis.durability import not_durable, strongest
 from streamlease.streams.redis.durable import run_durably, run_settled
 from streamlease.streams.redis.scripts import Call, load_script
@@ -142,6 +143,11 @@ class Delivery:
         reply, why = await run_durably(self._redis, call, promised)
         if why:
             raise StoreRefused(f"batch {batch} of sink {self._sink} was not decided durably: {why}")
+        if reply[0] == b"damaged":
+            raise Unsupported(
+                f"what sink {self._sink} decided is damaged: "
+                f"restore key {sink_state(self._sink)} from a backup"
+            )
         if reply[0] == b"past":
             if skip_past:
                 return "", None
@@ -150,7 +156,7 @@ class Delivery:
                 f"another run of the same query is ahead, or the checkpoint is older than the sink; "
                 f"end this run, or use a new checkpointLocation"
             )
-        return reply[1].decode(), BatchPlan.load(reply[2])
+        return reply[1].decode(), BatchPlan.load(self._sink, reply[2])
 
     # ------------------------------------------------------------------------------- what is there
 
@@ -161,7 +167,7 @@ class Delivery:
         if lacking is None and former is None:
             return
         (newest,) = await ask(self._redis, [("HGET", sink_state(self._sink), "batch")])
-        if newest is not None and int(newest) >= batch:
+        if number(sink_state(self._sink), newest, -1) >= batch:
             return
         if former is not None:
             raise StagedLost(
@@ -183,7 +189,7 @@ class Delivery:
         asked: list[Command] = [("HGET", stream_publishers(stream), self._publisher) for stream in former]
         records = await ask(self._redis, asked) if asked else []
         for stream, record in zip(former, records, strict=True):
-            if record is not None and int(record.split()[0]) == batch:
+            if _taken(stream, record)[0] == batch:
                 return stream
         return None
 
@@ -205,7 +211,7 @@ class Delivery:
             asked.append(("EXISTS", stream_meta(stream)))
         replies = await ask(self._redis, asked)
         records, there = replies[::2], replies[1::2]
-        begun = (record is not None and int(record.split()[0]) >= batch for record in records)
+        begun = (_taken(stream, one)[0] >= batch for stream, one in zip(plan.parts, records, strict=True))
         return any(begun) or not all(there)
 
     # ------------------------------------------------------------------------------------ appending
@@ -351,8 +357,8 @@ class Delivery:
         """
         asked: list[Command] = [("HGET", stream_publishers(stream), self._publisher) for stream in plan.parts]
         staged, *records = await ask(self._redis, [("SMEMBERS", sink_staged(self._sink)), *asked])
-        for parts, record in zip(plan.parts.values(), records, strict=True):
-            was, part = (int(word) for word in record.split()[:2]) if record is not None else (-1, -1)
+        for (stream, parts), record in zip(plan.parts.items(), records, strict=True):
+            was, part = _taken(stream, record)
             if was < batch or (was == batch and part < len(parts) - 1):
                 return staged, False
         return staged, True
@@ -361,9 +367,22 @@ class Delivery:
         """Remove what was staged for this batch or former ones and not taken."""
         commands: list[Command] = []
         for member in members:
-            number, stream, token = parse_member(member)
+            number, stream, token = parse_member(self._sink, member)
             if number <= batch:
                 commands.append(("UNLINK", stream_staged(stream, token)))
                 commands.append(("SREM", sink_staged(self._sink), member))
         if commands:
             await ask(self._redis, commands)
+
+
+def _taken(stream: StreamId, record: bytes | None) -> tuple[int, int]:
+    """Which batch of the sink a stream has last taken, and up to which part.
+
+    Raises:
+        Unsupported: what it remembers cannot be read.
+    """
+    if record is None:
+        return -1, -1
+    with parsing(f"what stream {stream} knows of a sink", stream_publishers(stream)):
+        batch, part, *_ = record.split()
+        return int(batch), int(part)

@@ -54,6 +54,7 @@ from streamlease.streams.entries.entries import Encoded
 from streamlease.streams.log.keys import sink_staged, sink_state, stream_staged
 from streamlease.streams.publish.staged.batch_plan import BatchPlan, Staged
 from streamlease.streams.redis.connection import Argument, BlockingRedis, Command, ask, refusal, run_blocking
+from streamlease.streams.redis.damaged import number, parsing
 from streamlease.streams.redis.scripts import Call, load_script, run_many
 
 _ROOM = "streamlease.streams.publish.staged"
@@ -237,11 +238,11 @@ def abandon(redis: BlockingRedis, sink: str, batch: int, staged: Iterable[Staged
     """Remove what was staged for a batch whose commit failed, unless the batch was decided to consist of it.
 
     Raises:
-        StoreUnavailable, StoreRefused: what is left expires.
+        Unsupported: what was decided is damaged. StoreUnavailable, StoreRefused: what is left expires.
     """
     ((newest, plan),) = run_blocking(ask(redis, [("HMGET", sink_state(sink), "batch", "plan")]))
-    decided = newest is not None and int(newest) == batch
-    named = BatchPlan.load(plan).tokens() if decided else ()
+    decided = number(sink_state(sink), newest, -1) == batch
+    named = BatchPlan.load(sink, plan).tokens() if decided else ()
     keys = [(sink, one.stream, one.token) for one in staged if (one.stream, one.token) not in named]
     _remove(redis, batch, keys)
 
@@ -269,7 +270,12 @@ def _member(batch: int, stream: StreamId, token: str) -> str:
     return f"{batch} {stream} {token}"
 
 
-def parse_member(member: bytes) -> tuple[int, StreamId, str]:
-    """Batch, stream and token of a member of the set of what is staged."""
-    batch, stream, token = member.decode().split(" ")
-    return int(batch), StreamId.parse(stream), token
+def parse_member(sink: str, member: bytes) -> tuple[int, StreamId, str]:
+    """Batch, stream and token of a member of the set of what is staged for `sink`.
+
+    Raises:
+        Unsupported: it cannot be read.
+    """
+    with parsing(f"what is staged for sink {sink}", sink_staged(sink)):
+        batch, stream, token = member.decode().split(" ")
+        return int(batch), StreamId.parse(stream), token

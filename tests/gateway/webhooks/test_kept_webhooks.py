@@ -13,6 +13,7 @@ from streamlease.gateway.webhooks.kept_webhooks import read_webhook
 from streamlease.gateway.webhooks.webhook_service import WebhookSettings
 from streamlease.protocol.errors import Unsupported
 from streamlease.registry.webhooks.webhook_records import WebhookName, WebhookRecord
+from streamlease.streams.redis.connection import ask
 from tests.gateway.conftest import Client, running
 from tests.gateway.http_client import HttpClient
 from tests.gateway.webhooks.conftest import publish, subscribe
@@ -109,3 +110,13 @@ async def damage(client: Client, name: WebhookName, part: str) -> None:
             await client.redis.hset(key, field, b"\xffjunk")
             done += 1
     assert done == (2 if part == "all" else 1)
+
+
+async def test_a_damaged_count_of_webhooks_is_told_with_its_key(
+    client: Client, hooks: HttpClient, receiver: Receiver
+) -> None:
+    await subscribe(hooks, receiver)
+    key = f"sl:{{w:{WebhookName('', 'h').slot}}}:owners"
+    await ask(client.redis, [("HSET", key, "", b"\xff")])
+    told = await subscribe(hooks, receiver, expected=501, id="another")
+    assert key in told["detail"]

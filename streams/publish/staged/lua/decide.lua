@@ -8,10 +8,14 @@
 -- Replies
 --   {'decided', version, plan}   what holds for this batch: this plan, or the one that was there first
 --   {'past', newest batch}       a later batch was decided
+--   {'damaged'}                  what was decided cannot be read, and stays as it is
 
 local there = redis.call('HMGET', KEYS[1], 'batch', 'version', 'plan')
 local batch = tonumber(ARGV[1])
 local newest = tonumber(there[1] or -1)
+if not newest or (newest == batch and not tonumber(there[2])) then
+  return {'damaged'}
+end
 if newest > batch then
   return {'past', newest}
 end
