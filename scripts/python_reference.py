@@ -119,6 +119,13 @@ PAGE_PARTS: dict[str, tuple[Shown, ...]] = {
         Shown("http.page_following.Webhook"),
         Shown("http.channel_client.ChannelClient", ("subscribe", "follow", "unsubscribe", "keys", "cursor")),
     ),
+    "Testing": (
+        Shown("testing.memory.memory_connection.connect", (), "`testing.connect`"),
+        Shown("testing.memory.memory_server.MemoryServer", ("fail_over", "restart")),
+        Shown("testing.timelines.loops.Timeline", ("now", "clock", "process", "run", "after")),
+        Shown("testing.timelines.loops.Process", ("start", "pause", "kill")),
+        Shown("testing.memory.sockets.Line"),
+    ),
     "Around Spark": (
         Shown("spark.environment.configure_environment"),
         Shown("spark.continuous.continuous"),

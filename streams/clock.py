@@ -1,7 +1,7 @@
 """The clock of this process: seconds that never run backwards, from any moment on.
 
 On an event loop it is the loop's own clock, so everything on a loop of virtual time follows that time
-(`streamlease.testing.loops`); in any other thread it is the same clock of the operating system.
+(`streamlease.testing.timelines.loops`); in any other thread it is the same clock of the operating system.
 """
 
 from __future__ import annotations

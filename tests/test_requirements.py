@@ -28,7 +28,7 @@ EXTRAS = {
     "spark": "spark",
     "streams/archive": "archive",
     "streams/publish/traces.py": "otel",
-    "testing/lua.py": "testing",
+    "testing/memory/lua.py": "testing",
 }
 """Which extra a file or a folder is for; the longest name counts. What is not here needs no extra."""
 

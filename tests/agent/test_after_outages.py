@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from streamlease.testing.loops import Timeline
-from streamlease.testing.memory_connection import connect
-from streamlease.testing.memory_server import MemoryServer
-from streamlease.testing.sockets import Line
+from streamlease.testing.memory.memory_connection import connect
+from streamlease.testing.memory.memory_server import MemoryServer
+from streamlease.testing.memory.sockets import Line
+from streamlease.testing.timelines.loops import Timeline
 
 RETURNS = 1.5
 """Seconds: a host renews what it leads, and resigns from what it does not lead any more, every second."""

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from streamlease.agent.deadlines import Deadlines
-from streamlease.testing.loops import Timeline
+from streamlease.testing.timelines.loops import Timeline
 
 
 def test_each_wait_ends_when_it_is_due_and_one_that_is_over_stays_as_it_is() -> None:

@@ -18,9 +18,9 @@ from streamlease.leader.core.machine import Leader
 from streamlease.leader.runner import Runner
 from streamlease.streams.spaces.definitions import Space
 from streamlease.streams.spaces.known import Known
-from streamlease.testing.loops import Timeline
-from streamlease.testing.memory_connection import connect, connect_redis
-from streamlease.testing.memory_server import MemoryServer
+from streamlease.testing.memory.memory_connection import connect, connect_redis
+from streamlease.testing.memory.memory_server import MemoryServer
+from streamlease.testing.timelines.loops import Timeline
 
 STREAMS = 4
 MINUTE = 60.0

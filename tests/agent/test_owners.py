@@ -21,8 +21,8 @@ from streamlease.streams.log import tails as tails_module
 from streamlease.streams.log.tails import Tails
 from streamlease.streams.publish.publisher import Publisher
 from streamlease.streams.publish.sending.sender import Sender
-from streamlease.testing.memory_connection import connect_redis
-from streamlease.testing.memory_server import MemoryServer
+from streamlease.testing.memory.memory_connection import connect_redis
+from streamlease.testing.memory.memory_server import MemoryServer
 from tests.agent.helpers import until
 from tests.awake import within
 from tests.streams.helpers import append, rows

@@ -7,8 +7,8 @@ import asyncio
 from streamlease.protocol.acts import PauseGroup
 from streamlease.protocol.messages import Command, CommandDone
 from streamlease.protocol.topics import SharedSubscription
-from streamlease.testing.memory_connection import connect
-from streamlease.testing.memory_server import MemoryServer
+from streamlease.testing.memory.memory_connection import connect
+from streamlease.testing.memory.memory_server import MemoryServer
 
 
 async def test_who_asks_for_the_same_request_at_once_gets_the_same_answer() -> None:

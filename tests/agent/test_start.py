@@ -9,9 +9,9 @@ from collections.abc import Iterable
 import pytest
 
 from streamlease.agent.client import Client
-from streamlease.testing.loops import Timeline
-from streamlease.testing.memory_connection import connect
-from streamlease.testing.memory_server import MemoryServer
+from streamlease.testing.memory.memory_connection import connect
+from streamlease.testing.memory.memory_server import MemoryServer
+from streamlease.testing.timelines.loops import Timeline
 
 STREAMS = 16
 SPARE = 1.5

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from streamlease.agent.client import Client
-from streamlease.testing.loops import Timeline
-from streamlease.testing.memory_connection import connect
-from streamlease.testing.memory_server import MemoryServer
-from streamlease.testing.sockets import Line, Socket
+from streamlease.testing.memory.memory_connection import connect
+from streamlease.testing.memory.memory_server import MemoryServer
+from streamlease.testing.memory.sockets import Line, Socket
+from streamlease.testing.timelines.loops import Timeline
 
 GROUP = "$shared/g/t/#"
 FOLLOWERS = 20

@@ -13,9 +13,9 @@ from streamlease.agent.client import Client
 from streamlease.catalog.items import CatalogItem, LeaderItem, LeaseItem
 from streamlease.registry.keys import GROUPS_NEWS
 from streamlease.streams.redis.connection import ask
-from streamlease.testing.loops import Timeline
-from streamlease.testing.memory_connection import connect
-from streamlease.testing.memory_server import MemoryServer
+from streamlease.testing.memory.memory_connection import connect
+from streamlease.testing.memory.memory_server import MemoryServer
+from streamlease.testing.timelines.loops import Timeline
 from tests.catalog.waiting import SECONDS
 
 QUIET = "$shared/quiet/t/#"

@@ -25,7 +25,7 @@ from streamlease.streams.log.state import MissingOffsets
 from streamlease.streams.redis.connection import AsyncRedis, ask
 from streamlease.streams.spaces.retention import Retention, Trim, trim
 from streamlease.streams.spaces.spaces import Space
-from streamlease.testing.memory_connection import connect as connect_in_memory
+from streamlease.testing.memory.memory_connection import connect as connect_in_memory
 from tests.epochs.playing import hand, kept, replaced, replicated_server, settled
 
 T = TypeVar("T")

@@ -28,8 +28,8 @@ from streamlease.streams.redis.durability import Durability
 from streamlease.streams.redis.durable import run_durably
 from streamlease.streams.spaces.retention import Newer, Retention, Trim, trim
 from streamlease.streams.spaces.spaces import Space
-from streamlease.testing.memory_connection import connect
-from streamlease.testing.memory_server import MemoryServer
+from streamlease.testing.memory.memory_connection import connect
+from streamlease.testing.memory.memory_server import MemoryServer
 from tests.collections.test_collection import item, send, settled, soon
 from tests.epochs.playing import kept
 

@@ -22,7 +22,7 @@ from streamlease.streams.epochs.writing import LineWriter, lose
 from streamlease.streams.log.log import Append, Appended
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.redis.durability import MEMORY
-from streamlease.testing.memory_server import MemoryServer
+from streamlease.testing.memory.memory_server import MemoryServer
 
 SECONDS = 30.0
 

@@ -20,7 +20,7 @@ from streamlease.streams.log.keys import stream_log, stream_meta
 from streamlease.streams.log.state import MissingOffsets
 from streamlease.streams.redis.connection import ask
 from streamlease.streams.spaces.retention import Retention, Trim, trim
-from streamlease.testing.memory_connection import connect as connect_in_memory
+from streamlease.testing.memory.memory_connection import connect as connect_in_memory
 from tests.epochs.playing import (
     SECONDS,
     Hand,

@@ -21,8 +21,8 @@ from streamlease.streams.epochs.keeping import Keeper
 from streamlease.streams.epochs.staged_reading import StagedLogs
 from streamlease.streams.epochs.writing import lose
 from streamlease.streams.redis.connection import ask
-from streamlease.testing.memory_connection import connect as connect_in_memory
-from streamlease.testing.memory_server import MemoryServer
+from streamlease.testing.memory.memory_connection import connect as connect_in_memory
+from streamlease.testing.memory.memory_server import MemoryServer
 from tests.epochs.playing import SECONDS, everything, hand, kept, shown, some
 
 ALL = "space/#"

@@ -23,7 +23,7 @@ from streamlease.streams.epochs import keys
 from streamlease.streams.epochs.keeping import Keeper
 from streamlease.streams.log.keys import stream_log
 from streamlease.streams.redis.connection import ask
-from streamlease.testing.memory_connection import connect as connect_in_memory
+from streamlease.testing.memory.memory_connection import connect as connect_in_memory
 from tests.epochs.playing import SECONDS, Hand, hand, kept, replaced, replicated_server, settled
 
 pytestmark = pytest.mark.usefixtures("kept_by_hand")

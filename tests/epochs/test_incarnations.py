@@ -12,8 +12,8 @@ from streamlease.streams.epochs import keys, writing
 from streamlease.streams.epochs.boundary_reading import EpochsLost
 from streamlease.streams.epochs.writing import LineWriter
 from streamlease.streams.redis.connection import AsyncRedis, ask
-from streamlease.testing.memory_connection import connect as connect_in_memory
-from streamlease.testing.memory_server import MemoryServer
+from streamlease.testing.memory.memory_connection import connect as connect_in_memory
+from streamlease.testing.memory.memory_server import MemoryServer
 from tests.epochs.playing import hand, kept, some
 from tests.epochs.staging import SPACE
 

@@ -17,8 +17,8 @@ from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.redis.connection import AsyncRedis, ask
 from streamlease.streams.spaces.retention import Retention, Trim, trim
 from streamlease.streams.spaces.spaces import Generation, Space
-from streamlease.testing.memory_connection import connect_redis
-from streamlease.testing.memory_server import MemoryServer
+from streamlease.testing.memory.memory_connection import connect_redis
+from streamlease.testing.memory.memory_server import MemoryServer
 from tests.epochs.playing import replicated_server
 from tests.epochs.staging import (
     SPACE,

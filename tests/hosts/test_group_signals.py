@@ -23,9 +23,9 @@ from streamlease.streams.log.keys import stream_log, stream_meta
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.times import server_time, waiting
 from streamlease.streams.redis.connection import AsyncRedis
-from streamlease.testing.memory_connection import connect as connect_memory
-from streamlease.testing.memory_connection import connect_redis
-from streamlease.testing.memory_server import MemoryServer
+from streamlease.testing.memory.memory_connection import connect as connect_memory
+from streamlease.testing.memory.memory_connection import connect_redis
+from streamlease.testing.memory.memory_server import MemoryServer
 from tests.agent.helpers import publish, take
 
 SUB = "$shared/g/a/#"

@@ -9,7 +9,7 @@ from tests.house.plan import MODULES, ROOT
 
 OWNED = {
     "streams/tasks.py": "the owners of tasks: `Supervisor`, and all or none",
-    "testing/loops.py": "processes of virtual time, which end with their timeline",
+    "testing/timelines/loops.py": "processes of virtual time, which end with their timeline",
     "agent/membership/leader_search.py": "awaited at once, in a context of its own",
     "agent/shielded.py": "one step at a time; who asks next gets its error, and it ends with the items",
     "agent/loop.py": "awaited by the thread that called, and cancelled with its call",

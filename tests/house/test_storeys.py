@@ -47,6 +47,8 @@ STOREYS = [
     "agent",
     "http.core",
     "http",
+    "testing.memory",
+    "testing.timelines",
     "testing",
     "spark.setup",
     "spark.core",

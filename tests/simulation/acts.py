@@ -15,8 +15,8 @@ from streamlease.registry.dead_letters import SPACE as DEAD_LETTERS
 from streamlease.streams.log.keys import stream_log
 from streamlease.streams.redis.connection import ask
 from streamlease.streams.spaces.definitions import LEAST_COMPACT_AFTER_MS
-from streamlease.testing.keyspace import Stream
-from streamlease.testing.memory_connection import connect
+from streamlease.testing.memory.keyspace import Stream
+from streamlease.testing.memory.memory_connection import connect
 from tests.simulation.observed import SPACE
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ from streamlease.streams.publish.sending.singles import Alone, Singles
 from streamlease.streams.redis.connection import AsyncRedis, ask
 from streamlease.streams.redis.scripts import load_script
 from streamlease.streams.tasks import Supervisor
-from streamlease.testing.lua import Scripts
+from streamlease.testing.memory.lua import Scripts
 
 PLANTED: dict[str, Callable[[], Any]] = {}
 

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from streamlease.testing.loops import Timeline
+from streamlease.testing.timelines.loops import Timeline
 
 
 class Kernel:

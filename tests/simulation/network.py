@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from streamlease.streams.redis.scripts import load_script
-from streamlease.testing.loops import Event
-from streamlease.testing.sockets import Line, Socket
+from streamlease.testing.memory.sockets import Line, Socket
+from streamlease.testing.timelines.loops import Event
 
 if TYPE_CHECKING:
-    from streamlease.testing.loops import Process
+    from streamlease.testing.timelines.loops import Process
     from tests.simulation.simulated import SimulatedWorld
 
 FATAL = {

@@ -16,7 +16,7 @@ from streamlease.streams.log.keys import stream_meta
 from streamlease.streams.redis.scripts import load_script
 from streamlease.streams.spaces.definitions import Space
 from streamlease.streams.spaces.known import read_definitions
-from streamlease.testing.memory_server import MemoryServer
+from streamlease.testing.memory.memory_server import MemoryServer
 
 SPACE = "s"
 _DONE = (b"appended", b"duplicate")

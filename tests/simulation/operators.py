@@ -17,7 +17,7 @@ from streamlease.leader.core.state.outcomes import Reset, StreamTaken
 from streamlease.protocol.acts import parse
 from streamlease.protocol.errors import ActRefused, Indefinite, NotLeader, StoreUnavailable, StreamleaseError
 from streamlease.protocol.messages import Command, CommandReply
-from streamlease.testing.memory_connection import connect
+from streamlease.testing.memory.memory_connection import connect
 from tests.simulation.programs import names_of
 
 if TYPE_CHECKING:

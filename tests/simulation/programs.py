@@ -9,8 +9,8 @@ from streamlease.agent.batch import Batch
 from streamlease.agent.membership.session import Session
 from streamlease.agent.subscription import SharedReader
 from streamlease.protocol.errors import Fenced, Indefinite, StoreUnavailable
-from streamlease.testing.loops import Process
-from streamlease.testing.memory_connection import connect
+from streamlease.testing.memory.memory_connection import connect
+from streamlease.testing.timelines.loops import Process
 from tests.simulation import poison
 from tests.simulation.network import FaultyLine
 

@@ -20,8 +20,8 @@ from streamlease.spark.core.checkpoint import CutOffset
 from streamlease.spark.core.limits import Limits
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.query.async_query import AsyncQuery
-from streamlease.testing.loops import Process
-from streamlease.testing.memory_connection import connect
+from streamlease.testing.memory.memory_connection import connect
+from streamlease.testing.timelines.loops import Process
 from tests.simulation.network import FaultyLine
 
 if TYPE_CHECKING:

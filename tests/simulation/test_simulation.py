@@ -30,8 +30,8 @@ from streamlease.streams.log import merging
 from streamlease.streams.log.compacting import first_run, replace
 from streamlease.streams.log.log import Append, AsyncLog
 from streamlease.streams.log.merging import merged
-from streamlease.testing.memory_connection import connect_redis
-from streamlease.testing.memory_server import MemoryServer
+from streamlease.testing.memory.memory_connection import connect_redis
+from streamlease.testing.memory.memory_server import MemoryServer
 from tests.simulation.bugs import PLANTED, RARE
 from tests.simulation.judge import Violation
 from tests.simulation.simulated import defects_noted

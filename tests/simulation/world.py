@@ -2,7 +2,7 @@
 
 Hosts are `LeaderHost` with its `Runner`, programs use `Client.subscribe`, queries `AsyncQuery`, operators
 `Client` and `Agent.act`: the code that runs in production, each in a process with an event loop of its own
-(`streamlease.testing.loops`).
+(`streamlease.testing.timelines.loops`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from streamlease.leader.core.machine import Leader, LeaderConfig
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry.leadership import LeaderRecord, LeadershipConfig
 from streamlease.registry.spawn import WINDOW_MS
-from streamlease.testing.loops import Process
-from streamlease.testing.memory_connection import connect_redis
+from streamlease.testing.memory.memory_connection import connect_redis
+from streamlease.testing.timelines.loops import Process
 from tests.simulation.acts import UNANSWERED, Acts, drawn
 from tests.simulation.judge import Judge
 from tests.simulation.network import FaultyLine

@@ -18,9 +18,9 @@ from streamlease.spark.core.limits import Limits
 from streamlease.spark.core.query_states import QueryState
 from streamlease.spark.options import SourceOptions
 from streamlease.spark.query.async_query import AsyncQuery
-from streamlease.testing.loops import Process, Timeline
-from streamlease.testing.memory_connection import connect
-from streamlease.testing.memory_server import MemoryServer
+from streamlease.testing.memory.memory_connection import connect
+from streamlease.testing.memory.memory_server import MemoryServer
+from streamlease.testing.timelines.loops import Process, Timeline
 
 GROUP = "$shared/g/t/#"
 OPTIONS = SourceOptions.parse({"redis": "redis://memory", "subscribe": GROUP, "startingOffsets": "earliest"})

@@ -11,9 +11,9 @@ import pytest
 from redis.exceptions import ResponseError
 
 from streamlease.streams.redis.connection import AsyncRedis, Command, connect, exchange
-from streamlease.testing.commands import COMMANDS
-from streamlease.testing.memory_connection import connect_redis
-from streamlease.testing.memory_server import MemoryServer
+from streamlease.testing.memory.commands import COMMANDS
+from streamlease.testing.memory.memory_connection import connect_redis
+from streamlease.testing.memory.memory_server import MemoryServer
 
 SEQUENCES = 25
 LENGTH = 120

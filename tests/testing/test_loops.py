@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from streamlease.testing.loops import BusyLoop, Timeline
+from streamlease.testing.timelines.loops import BusyLoop, Timeline
 
 
 @pytest.fixture
@@ -94,10 +94,36 @@ def test_what_nobody_catches_is_known_and_threads_are_none(timeline: Timeline) -
         found.append(8)
 
     process.start(work())
-    timeline.run(1)
+    with pytest.raises(ZeroDivisionError) as told:
+        timeline.run(1)
+    assert told.value.__notes__ == ["in process p, 0.000 s after the world began"]
+    assert not timeline.run(1)
     assert found == [7, 8]
     (trouble,) = process.loop.troubles
-    assert isinstance(trouble["exception"], ZeroDivisionError)
+    assert trouble["exception"] is told.value
+
+
+def test_what_ends_with_an_error_ends_the_run_at_that_moment(timeline: Timeline) -> None:
+    async def work() -> None:
+        await asyncio.sleep(5)
+        raise KeyError("lost")
+
+    timeline.process("p").start(work())
+    assert not timeline.run(4)
+    with pytest.raises(KeyError, match="lost"):
+        timeline.run(100)
+    assert round(timeline.now) == 5
+    assert not timeline.run(100)
+
+
+def test_who_looks_by_itself_is_not_told(timeline: Timeline) -> None:
+    async def work() -> None:
+        raise KeyError("lost")
+
+    timeline.raises = False
+    task = timeline.process("p").start(work())
+    assert not timeline.run(1)
+    assert isinstance(task.exception(), KeyError)
 
 
 def test_a_loop_that_never_waits_is_told(timeline: Timeline) -> None:

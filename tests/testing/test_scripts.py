@@ -17,8 +17,8 @@ from streamlease.registry import keys, leadership
 from streamlease.registry.leadership import NOBODY, LeaderRecord
 from streamlease.streams.redis.connection import AsyncRedis, ask, connect
 from streamlease.streams.redis.scripts import load_script
-from streamlease.testing.memory_connection import connect_redis
-from streamlease.testing.memory_server import MemoryServer
+from streamlease.testing.memory.memory_connection import connect_redis
+from streamlease.testing.memory.memory_server import MemoryServer
 from tests.servers import ALL_KINDS, ServerPool
 
 SEQUENCES = 12

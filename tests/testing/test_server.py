@@ -10,9 +10,9 @@ from redis.exceptions import NoScriptError
 
 from streamlease.protocol.errors import Indefinite, StoreUnavailable
 from streamlease.streams.redis.connection import exchange
-from streamlease.testing.memory_connection import connect, connect_redis
-from streamlease.testing.memory_server import MemoryServer
-from streamlease.testing.sockets import Line, Socket
+from streamlease.testing.memory.memory_connection import connect, connect_redis
+from streamlease.testing.memory.memory_server import MemoryServer
+from streamlease.testing.memory.sockets import Line, Socket
 
 
 class Clock:

@@ -15,9 +15,9 @@ from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.publish.publisher import Publisher
 from streamlease.streams.redis.lines.direct_line import open_direct_line
 from streamlease.streams.spaces.spaces import SpaceStore
-from streamlease.testing.memory_connection import connect_redis
-from streamlease.testing.memory_server import MemoryServer
-from streamlease.testing.sockets import Line, Socket
+from streamlease.testing.memory.memory_connection import connect_redis
+from streamlease.testing.memory.memory_server import MemoryServer
+from streamlease.testing.memory.sockets import Line, Socket
 from tests.streams.helpers import has_line, until
 
 STREAM = StreamId("s", 0, 0)

@@ -19,8 +19,8 @@ from streamlease.protocol.errors import (
     UnknownSpace,
 )
 from streamlease.streams.spaces.spaces import Space
-from streamlease.testing.memory_connection import connect as connect_memory
-from streamlease.testing.memory_server import MemoryServer
+from streamlease.testing.memory.memory_connection import connect as connect_memory
+from streamlease.testing.memory.memory_server import MemoryServer
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from streamlease.streams.archive.upkeep_steps import merge, tidy
 from streamlease.streams.log.segments import read_range
 from streamlease.streams.log.state import MissingOffsets
 from streamlease.streams.spaces.spaces import SpaceStore
-from streamlease.testing.loops import Process
-from streamlease.testing.memory_connection import connect, connect_redis
+from streamlease.testing.memory.memory_connection import connect, connect_redis
+from streamlease.testing.timelines.loops import Process
 from tests.simulation.archive.threads import blocking_redis
 from tests.simulation.epochs.actors import UNANSWERED
 from tests.simulation.epochs.readers import text_of

@@ -23,8 +23,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from streamlease.streams.redis.urls import ANSWER_SECONDS
 from streamlease.streams.redis.wire import BlockingServer
-from streamlease.testing.loops import Event, Process
-from streamlease.testing.sockets import Line, Socket
+from streamlease.testing.memory.sockets import Line, Socket
+from streamlease.testing.timelines.loops import Event, Process
 
 if TYPE_CHECKING:
     from tests.simulation.simulated import SimulatedWorld

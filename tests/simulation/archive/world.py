@@ -26,8 +26,8 @@ from streamlease.streams.redis.connection import ask
 from streamlease.streams.spaces.archive_settings import ArchiveSettings
 from streamlease.streams.spaces.definitions import Space
 from streamlease.streams.spaces.retention import Retention
-from streamlease.testing.loops import Process
-from streamlease.testing.memory_connection import connect
+from streamlease.testing.memory.memory_connection import connect
+from streamlease.testing.timelines.loops import Process
 from tests.simulation.archive.actors import (
     FAILURES,
     SPACE,

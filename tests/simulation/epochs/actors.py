@@ -25,8 +25,8 @@ from streamlease.protocol.errors import (
 from streamlease.streams import clock
 from streamlease.streams.epochs.epoch_publisher import EpochPublisher
 from streamlease.streams.epochs.writing import LinesLost
-from streamlease.testing.loops import Process
-from streamlease.testing.memory_connection import connect, connect_redis
+from streamlease.testing.memory.memory_connection import connect, connect_redis
+from streamlease.testing.timelines.loops import Process
 from tests.simulation.epochs.truth import Sent
 from tests.simulation.epochs.written import TEXT
 from tests.simulation.judge import Violation

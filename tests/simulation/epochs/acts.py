@@ -10,7 +10,7 @@ from streamlease.protocol.errors import InvalidInput, SpaceConflict
 from streamlease.streams.epochs.stored import read_writers
 from streamlease.streams.redis.connection import ask
 from streamlease.streams.spaces.retention import Retention
-from streamlease.testing.memory_connection import connect
+from streamlease.testing.memory.memory_connection import connect
 from tests.simulation.epochs.actors import SPACE, UNANSWERED, AnySender, Changer, KeeperHost, Sender
 from tests.simulation.epochs.readers import AnyReader, CollectionReader, EagerReader, Reader
 

@@ -20,7 +20,7 @@ from streamlease.protocol.epochs.order import Epoch
 from streamlease.protocol.errors import Fenced
 from streamlease.registry.keys import progress
 from streamlease.streams.epochs import keys
-from streamlease.testing.memory_connection import connect
+from streamlease.testing.memory.memory_connection import connect
 from tests.simulation.epochs.actors import SPACE, UNANSWERED, Actor
 from tests.simulation.epochs.acts import Acts
 from tests.simulation.epochs.group_truth import GroupTruth

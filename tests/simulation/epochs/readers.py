@@ -20,7 +20,7 @@ from streamlease.streams.entries.delivered import Message
 from streamlease.streams.epochs.boundary_reading import EpochsLost, PartsLost
 from streamlease.streams.log.state import MissingOffsets
 from streamlease.streams.log.times import BeyondTheEnd
-from streamlease.testing.memory_connection import connect
+from streamlease.testing.memory.memory_connection import connect
 from tests.simulation.epochs.actors import FILTER, UNANSWERED, Actor
 from tests.simulation.epochs.early import EarlyChain
 from tests.simulation.epochs.truth import Chain

@@ -15,7 +15,7 @@ from streamlease.agent.epochs.epoch_parts import EpochParts
 from streamlease.agent.epochs.parts_ahead import PartsAhead
 from streamlease.borrower.book import Held
 from streamlease.streams.epochs.core.boundaries import Boundary
-from streamlease.testing.memory_server import MemoryServer
+from streamlease.testing.memory.memory_server import MemoryServer
 from tests.simulation.epochs.groups import run
 from tests.simulation.judge import Violation
 

@@ -21,7 +21,7 @@ from streamlease.streams.epochs import keys
 from streamlease.streams.epochs.core.boundaries import Boundary
 from streamlease.streams.log.keys import stream_log, stream_meta
 from streamlease.streams.redis.scripts import load_script
-from streamlease.testing.memory_server import MemoryServer
+from streamlease.testing.memory.memory_server import MemoryServer
 from tests.simulation.judge import Violation
 
 TEXT = "n"

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 from redis.exceptions import ResponseError
 
-from streamlease.testing.commands import COMMANDS, OK, Status
-from streamlease.testing.keyspace import Keyspace
-from streamlease.testing.lua import Scripts
-from streamlease.testing.stream_commands import StreamRead
+from streamlease.testing.memory.commands import COMMANDS, OK, Status
+from streamlease.testing.memory.keyspace import Keyspace
+from streamlease.testing.memory.lua import Scripts
+from streamlease.testing.memory.stream_commands import StreamRead
 
 VERSION = "7.4.0"
 KEPT_MS = 10_000

@@ -7,7 +7,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from streamlease.testing.keyspace import LAST_ID, Id, Keyspace, Stream
+from streamlease.testing.memory.keyspace import LAST_ID, Id, Keyspace, Stream
 
 MOST = 2**64 - 1
 BAD_ID = "ERR Invalid stream ID specified as stream command argument"

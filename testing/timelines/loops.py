@@ -7,6 +7,8 @@
         process.start(main())
         timeline.run(until=60.0)       # seconds of virtual time; takes as long as the work in them
 
+An error that ends what was started, or that nobody caught, comes out of ``run``.
+
 Each process has an event loop of its own, so it has a clock of its own (with a rate and an offset), can be
 stopped and go on as if nothing had been, and can be killed: from one moment on none of its code runs. Time
 passes only when no loop has anything left to do; then it jumps to the next timer of any of them. What happens
@@ -35,16 +37,26 @@ AT_A_TURN = 1000
 
 BURIAL_SECONDS = 60.0
 
+BEGAN_AT = 1_700_000_000.0
+"""When worlds begin, in seconds since 1970."""
+
 
 class BusyLoop(AssertionError):
     """Something happens again and again without any time passing."""
 
 
 class Timeline:
-    """The clock of the world, and what happens when."""
+    """The clock of the world, and what happens when.
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    Args:
+        raises: whether what goes wrong in a process comes out of `run`; else it is for the test to look.
+    """
+
+    def __init__(self, *, raises: bool = True) -> None:
+        self.raises = raises
+        self.failed: list[BaseException] = []
+        """What is to come out of `run`."""
+        self.now: float = 0.0
         """Seconds since the world began."""
         self.turns = 0
         self.processes: list[Process] = []
@@ -67,6 +79,10 @@ class Timeline:
         self.living.append(process)
         return process
 
+    def clock(self) -> float:
+        """Seconds since 1970, for servers: a `MemoryServer` is given this."""
+        return BEGAN_AT + self.now
+
     def after(self, seconds: float, act: Callable[[], None]) -> Event:
         """Do `act` in so many seconds, whatever becomes of any process."""
         event = Event(act)
@@ -78,6 +94,7 @@ class Timeline:
 
         Raises:
             BusyLoop: time does not pass.
+            What ended something that was started, or was not caught, at once.
         """
         ask_at = self.now
         at_once, moment = 0, self.now
@@ -94,6 +111,8 @@ class Timeline:
             else:
                 at_once += 1
                 heapq.heappop(self._events)[2].happen()
+            if self.failed:
+                raise self.failed.pop(0)
             if at_once > AT_ONCE:
                 raise BusyLoop(f"{process.name if process else 'the world'} never waits at {self.now:.3f} s")
             if done is not None and self.now >= ask_at:
@@ -123,6 +142,7 @@ class Timeline:
         So no coroutine is left that Python would end by itself, at a moment that nobody knows.
         """
         self.living = list(self.processes)
+        self.raises = False
         for process in self.processes:
             process.bury()
         self._events.clear()
@@ -171,7 +191,20 @@ class Process:
 
     def start(self, work: Coroutine[Any, Any, Any], name: str = "main") -> asyncio.Task[Any]:
         """Let it do `work`, beside what it does already."""
-        return self.loop.create_task(work, name=f"{self.name}: {name}")
+        task = self.loop.create_task(work, name=f"{self.name}: {name}")
+        if self.timeline.raises:
+            task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """It went wrong, and nobody caught that."""
+        if self.timeline.raises:
+            error.add_note(f"in process {self.name}, {self.timeline.now:.3f} s after the world began")
+            self.timeline.failed.append(error)
 
     def pause(self, seconds: float) -> None:
         """Stop it for a while; what waits for it then comes all at once."""
@@ -232,12 +265,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.troubles: list[dict[str, Any]] = []
         """What nobody caught."""
         self.set_task_factory(self._new_task)
-        self.set_exception_handler(lambda loop, context: self.troubles.append(context))
+        self.set_exception_handler(lambda loop, context: self._uncaught(context))
 
     def time(self) -> float:
         """Seconds of the process' own clock."""
         process = self.process
         return process.timeline.now * process.rate + process.offset
+
+    def _uncaught(self, context: dict[str, Any]) -> None:
+        self.troubles.append(context)
+        if (error := context.get("exception")) is not None:
+            self.process.fail(error)
 
     def wakes_at(self) -> float:
         """When its next timer is due, in seconds of the world."""

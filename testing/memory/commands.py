@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
-from streamlease.testing import stream_commands as streams
-from streamlease.testing.keyspace import Hash, Keyspace, Set, Sorted, Stream
+from streamlease.testing.memory import stream_commands as streams
+from streamlease.testing.memory.keyspace import Hash, Keyspace, Set, Sorted, Stream
 
 Args = Sequence[bytes]
 _INTEGER = re.compile(rb"0|-?[1-9][0-9]*")

@@ -13,7 +13,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from streamlease.protocol.errors import Unsupported
-from streamlease.testing.commands import Status
+from streamlease.testing.memory.commands import Status
 
 Call = Callable[[list[bytes]], Any]
 """Does one command for a script; raises ``ResponseError``."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import hiredis
 
-from streamlease.testing.sockets import Socket
+from streamlease.testing.memory.sockets import Socket
 
 
 class MemoryTransport(asyncio.Transport):

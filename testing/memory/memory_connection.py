@@ -23,9 +23,9 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from streamlease.agent.client import Client
 from streamlease.streams.redis.urls import ANSWER_SECONDS, CONNECT_SECONDS, MOST_CONNECTIONS
 from streamlease.streams.redis.wire import AsyncServer
-from streamlease.testing.memory_server import MemoryServer
-from streamlease.testing.memory_transport import MemoryTransport
-from streamlease.testing.sockets import Line, Socket
+from streamlease.testing.memory.memory_server import MemoryServer
+from streamlease.testing.memory.memory_transport import MemoryTransport
+from streamlease.testing.memory.sockets import Line, Socket
 
 CLOSED = "Connection closed by server."
 

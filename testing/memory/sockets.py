@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from redis._parsers.base import BaseParser
 from redis.exceptions import ResponseError
 
-from streamlease.testing.memory_server import MemoryServer
-from streamlease.testing.stream_commands import StreamRead
+from streamlease.testing.memory.memory_server import MemoryServer
+from streamlease.testing.memory.stream_commands import StreamRead
 
 
 class Cancellable(Protocol):

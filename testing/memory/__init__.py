@@ -1,0 +1,1 @@
+"""A Redis in memory, and the way to it."""

@@ -1,0 +1,1 @@
+"""Processes with event loops of virtual time."""
