@@ -40,6 +40,9 @@ WATCHES = (0.025, 0.025, 0.025, 0.05, 0.05, 0.075, 0.1, 0.15)
 LOOKOUT_SECONDS = 0.5
 """How often a process that could lead looks whether the leaders of its groups live."""
 
+MISSED_SECONDS = 10.0
+"""After a crash nobody leads a group for seconds; beyond this something is wrong at the hosts."""
+
 BEGIN_SECONDS = 0.5
 """How long a search waits for the host of this process to lead: about until it is missed again."""
 
@@ -86,6 +89,8 @@ class LeaderSearch:
         self._wishes: dict[str, list[Wish]] = {}
         self._not_found: dict[str, str] = {}
         """Group -> why its leader was not found, when it was looked for last."""
+        self._missed: dict[str, int] = {}
+        """Group -> since when (ms) it has no leader, though there are leader hosts."""
         self._host: LeaderHost | None = None
         """The embedded one, if it works."""
         self._hosting = asyncio.Lock()
@@ -105,6 +110,8 @@ class LeaderSearch:
         wishes = [wish for wish in self._wishes.pop(group, ()) if wish[0]()]
         if wishes:
             self._wishes[group] = wishes
+        else:
+            self._missed.pop(group, None)
 
     def find(self, group: str, found: LeaderFound) -> None:
         """Look for the leader of `group`; `found(mailbox, term)` is called if there is one now."""
@@ -162,8 +169,19 @@ class LeaderSearch:
         finders = self._finders.pop(group, [])
         if leader is not None:
             self._not_found.pop(group, None)
+            self._missed.pop(group, None)
             for finder in finders:
                 finder(*leader)
+        elif found.hosts:
+            self._note_missed(group)
+
+    def _note_missed(self, group: str) -> None:
+        """None of the leader hosts leads `group`, though they were asked to."""
+        now = clock.milliseconds()
+        if now - self._missed.setdefault(group, now) >= MISSED_SECONDS * 1000:
+            why = "no leader host leads it: the logs of hosts say why, or 'streamlease doctor'"
+            self._not_found[group] = why
+            self._seldom.warning("looking for the leader of %s: %s", group, why)
 
     async def _begun(self, group: str, found: spawn.Found) -> tuple[str, int] | None:
         """Mailbox and term of the leader that was just wanted, if it is there within a moment."""

@@ -10,6 +10,7 @@ import pytest
 
 from streamlease.agent.client import Client, connect
 from streamlease.agent.fetching import Fetching
+from streamlease.hosts.host import HostConfig, LeaderHost
 from streamlease.protocol.errors import (
     SchemaMismatch,
     StoreRefused,
@@ -30,6 +31,8 @@ from streamlease.streams.log.keys import stream_log, stream_meta, stream_publish
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.log.tails import Tails
 from streamlease.streams.redis.connection import ask
+from streamlease.testing import MemoryServer, Timeline
+from streamlease.testing.memory import memory_connection
 from tests.agent.helpers import SUB, publish, take, until
 from tests.awake import awake
 from tests.streams.test_damaged import DAMAGED, batch, single
@@ -380,3 +383,42 @@ async def test_a_defect_in_one_session_leaves_the_others_alone(
                 await anext(reader)
         await publish(client, range(3), topics=1)
         assert await take(spared, 3) == [0, 1, 2]
+
+
+def test_a_group_that_no_leader_host_can_lead_is_said_where_it_is_consumed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its consumer waited without a word; why, is in the logs of hosts on other machines."""
+    group = SharedSubscription.parse(SUB)
+
+    async def host(server: MemoryServer) -> None:
+        async with memory_connection.connect(server, embedded=False) as client:
+            leads = LeaderHost(client.redis, HostConfig(name="host"))
+            await leads.start()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await leads.close()
+
+    async def consume(server: MemoryServer) -> None:
+        async with memory_connection.connect(server) as client:
+            await client.create_space("s", ["a/#"])
+            await client.groups.declare(group)
+            damage = ("XADD", keys.journal(group.id), "9999999999999-1", "r", b"\xff", "t", "x", "n", "1")
+            await ask(client.redis, [damage])
+            async with client.subscribe(SUB) as reader:
+                await anext(reader)
+
+    with Timeline() as timeline:
+        server = MemoryServer(timeline.clock)
+        timeline.process("host").start(host(server))
+        timeline.run(1)
+        timeline.process("consumer").start(consume(server))
+        timeline.run(9)
+        assert "the logs of hosts say why" not in caplog.text
+        timeline.run(30)
+    said = [one.message for one in caplog.records if "the logs of hosts say why" in one.message]
+    assert said == [
+        f"looking for the leader of {group.id}: no leader host leads it: "
+        f"the logs of hosts say why, or 'streamlease doctor'"
+    ]
