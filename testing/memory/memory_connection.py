@@ -21,6 +21,7 @@ from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from streamlease.agent.client import Client
+from streamlease.protocol.errors import InvalidInput
 from streamlease.streams.redis.urls import ANSWER_SECONDS, CONNECT_SECONDS, MOST_CONNECTIONS
 from streamlease.streams.redis.wire import AsyncServer
 from streamlease.testing.memory.memory_server import MemoryServer
@@ -178,7 +179,12 @@ def connect(server: MemoryServer, line: Line | None = None, *, embedded: bool = 
 
     Args:
         line: what lies between them; None: nothing that takes time or breaks.
+
+    Raises:
+        InvalidInput: `server` is none.
     """
+    if not isinstance(server, MemoryServer):
+        raise InvalidInput(f"{ascii(server)[:80]} is no MemoryServer: for a URL there is streamlease.connect")
     return Client(redis=connect_redis(server, line), embedded=embedded)
 
 

@@ -28,6 +28,8 @@ from contextvars import Context
 from itertools import count
 from typing import Any
 
+from streamlease.protocol.errors import InvalidInput
+
 RESOLUTION = 1e-6
 AT_ONCE = 100_000
 """So many steps at one moment are a loop that never waits."""
@@ -73,7 +75,13 @@ class Timeline:
         self.end()
 
     def process(self, name: str, rate: float = 1.0, offset: float = 0.0) -> Process:
-        """A new process; its clock goes `rate` times as fast as the world's, and is `offset` s ahead."""
+        """A new process; its clock goes `rate` times as fast as the world's, and is `offset` s ahead.
+
+        Raises:
+            InvalidInput: its clock would stand still, or go backwards.
+        """
+        if not rate > 0:
+            raise InvalidInput(f"the clock of process {name} goes at the rate {rate}: give a number above 0")
         process = Process(self, name, rate, offset)
         self.processes.append(process)
         self.living.append(process)
@@ -294,6 +302,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         timers, ready = self._scheduled, self._ready
         due = self.time() + RESOLUTION
         steps = 0
+        around = events._get_running_loop()  # that of a test which is a coroutine
         events._set_running_loop(self)
         try:
             while timers and timers[0].when() < due:
@@ -304,7 +313,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 if not handle.cancelled():
                     handle._run()
         finally:
-            events._set_running_loop(None)
+            events._set_running_loop(around)
         while timers and timers[0].cancelled():
             self._taken()
         return steps

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from streamlease.testing.timelines.loops import BusyLoop, Timeline
+from streamlease.protocol.errors import InvalidInput
+from streamlease.testing import BusyLoop, Timeline, connect
 
 
 @pytest.fixture
@@ -114,6 +115,32 @@ def test_what_ends_with_an_error_ends_the_run_at_that_moment(timeline: Timeline)
         timeline.run(100)
     assert round(timeline.now) == 5
     assert not timeline.run(100)
+
+
+async def test_a_test_that_is_a_coroutine_goes_on_behind_it() -> None:
+    seen: list[int] = []
+
+    async def work() -> None:
+        await asyncio.sleep(5)
+        seen.append(5)
+
+    with Timeline() as timeline:
+        timeline.process("p").start(work())
+        timeline.run(10)
+    assert seen == [5]
+    await asyncio.sleep(0.001)
+    assert asyncio.get_running_loop().is_running()
+
+
+@pytest.mark.parametrize("rate", [0, -1, float("nan")])
+def test_a_clock_goes_forward(timeline: Timeline, rate: float) -> None:
+    with pytest.raises(InvalidInput, match=r"^the clock of process p goes at the rate .*: give a number"):
+        timeline.process("p", rate)
+
+
+def test_a_url_is_no_server_in_memory() -> None:
+    with pytest.raises(InvalidInput, match=r"^'redis://x' is no MemoryServer: for a URL"):
+        connect("redis://x")  # type: ignore[arg-type]
 
 
 def test_who_looks_by_itself_is_not_told(timeline: Timeline) -> None:
