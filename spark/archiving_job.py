@@ -20,6 +20,7 @@ from streamlease.streams.archive.files.index import ArchivedFile
 from streamlease.streams.archive.many_writers import run_in_pieces
 from streamlease.streams.archive.stream_pieces import Halt, StreamPiece, files_of
 from streamlease.streams.redis.connection import run_blocking
+from streamlease.streams.redis.urls import redis_url
 from streamlease.streams.spaces.spaces import SpaceStore
 
 if TYPE_CHECKING:
@@ -30,13 +31,13 @@ def archive_with_spark(session: SparkSession, url: str, space: str) -> Archived:
     """Archive now all that is in memory only.
 
     Raises:
-        InvalidInput: the space has no archive.
+        InvalidInput: the space has no archive. InvalidOption: `url` is none.
         Unsupported: the session is one of Spark Connect, which cannot run such tasks.
         As ``Archiver.run``.
     """
     instead = "archive with --spark MASTER or without Spark, or run the program with spark-submit"
     context = driver_context(session, "tasks that write to an archive are the driver's", instead)
-    redis = connection(url)
+    redis = connection(redis_url(url))
     known = run_blocking(SpaceStore(redis).get(space))
     settings = known.archive
     if settings is None:

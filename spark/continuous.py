@@ -32,19 +32,24 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from streamlease.agent.membership import metrics
+from streamlease.agent.subscribing import Subscribing
 from streamlease.protocol.errors import InvalidOption, StreamleaseError
-from streamlease.protocol.ids import check_name, random_token
+from streamlease.protocol.ids import random_token
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry.starts import Start
 from streamlease.spark import option_values
+from streamlease.spark.option_values import MOST_SLOTS
 from streamlease.spark.setup.driver_context import driver_context
 from streamlease.spark.setup.spark_errors import cause_of
 from streamlease.spark.slot import Slot, SlotProgress, host
+from streamlease.streams.redis.url_parts import take_apart
+from streamlease.streams.redis.urls import redis_url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
+
 
 Function = Callable[[pa.RecordBatch], object]
 
@@ -74,7 +79,7 @@ def continuous(
         subscription: ``$shared/GROUP/FILTER`` or ``$queue/GROUP/FILTER``.
         function: gets a record batch of one stream; what it returns is not looked at. Runs in the Python
             workers of Spark, pickled as Spark pickles functions.
-        slots: how many tasks, each of which needs a core.
+        slots: how many tasks, each of which needs a core; 1 to 1024.
         redis: URL; None for the environment's ``STREAMLEASE_REDIS_URL``.
         start: where the group begins if nobody has declared it.
         name: of the query: another one of the same name takes its streams over at once. None for a new one.
@@ -92,20 +97,25 @@ def continuous(
             f"epochs is {ascii(epochs)[:80]}, and continuous mode hands batches on as they come: read whole "
             f"epochs with readStream and its option 'epochs'"
         )
-    if slots < 1:
-        raise InvalidOption(f"slots is {slots}: it must be at least 1")
-    if name is not None:
-        check_name("name", name)
-    if max_batch < 1:
-        raise InvalidOption(f"max_batch is {max_batch}: it must be at least 1")
+    if not callable(function):
+        raise InvalidOption(f"function is {ascii(function)[:80]}: give one that takes a record batch")
+    if type(slots) is not int or not 1 <= slots <= MOST_SLOTS:
+        raise InvalidOption(f"slots is {ascii(slots)[:80]}: give 1 to {MOST_SLOTS}")
+    if not isinstance(embedded_leader, bool):
+        raise InvalidOption(f"embedded_leader is {ascii(embedded_leader)[:80]}: give True or False")
+    checked = Subscribing.checked(
+        subscription, start, name, max_batch, 1, False, session_timeout, None, None, epochs
+    )
+    url = option_values.redis_url({"redis": redis_url(redis) if redis is not None else ""})
+    take_apart(url)
     instead = "run the program with spark-submit"
     return ContinuousQuery(
         driver_context(spark, "the tasks of continuous mode are the driver's", instead),
         function,
         slots,
         Slot(
-            url=option_values.redis_url({"redis": redis or ""}),
-            subscription=str(SharedSubscription.parse(subscription)),
+            url=url,
+            subscription=str(checked.shared),
             name=name or f"c-{random_token()}",
             start=start,
             max_batch=max_batch,

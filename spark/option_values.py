@@ -64,6 +64,9 @@ def redis_url(given: Mapping[str, str], *, remedy: str = "") -> str:
     return own.url
 
 
+MOST_SLOTS = 1024
+"""Of one query."""
+
 MOST = 2**63 - 1
 """Largest number that Spark takes."""
 

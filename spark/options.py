@@ -101,7 +101,7 @@ class SourceOptions:
             min_partitions=read.optional_number("minPartitions", given, 1),
             max_records_per_partition=read.optional_number("maxRecordsPerPartition", given, 1),
             fail_on_data_loss=read.flag("failOnDataLoss", given.get("failondataloss", "true")),
-            slots=read.number("slots", given.get("slots", "2"), 1, 1024),
+            slots=read.number("slots", given.get("slots", "2"), 1, read.MOST_SLOTS),
             session_timeout_ms=read.number("sessionTimeoutMs", timeout, 2000, 86_400_000),
             redis_timeout_ms=(
                 read.duration("redis.timeout", given["redis.timeout"])

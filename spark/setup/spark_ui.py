@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from streamlease.protocol.errors import InvalidOption
 from streamlease.spark.setup.driver_context import driver_context
 
 if TYPE_CHECKING:
@@ -39,8 +40,11 @@ def told_in_ui(spark: SparkSession, write: Write) -> Callable[[DataFrame, int], 
         write: gets each micro-batch and its number; what it returns is not looked at.
 
     Raises:
+        InvalidOption: `write` is no function.
         Unsupported: the session is one of Spark Connect, where jobs are run by another process.
     """
+    if not callable(write):
+        raise InvalidOption(f"write is {ascii(write)[:80]}: give the function that gets each micro-batch")
     instead = "run the program with spark-submit, or leave told_in_ui out"
     context = driver_context(spark, "descriptions of jobs in Spark's UI are the driver's", instead)
     missed: list[str] = []

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from streamlease.protocol.errors import InvalidInput, InvalidOption, InvalidTopic
+from streamlease.spark.archiving_job import archive_with_spark
 from streamlease.spark.continuous import continuous
+from streamlease.spark.setup.spark_ui import told_in_ui
 from tests.spark.drivers import Driver
 from tests.spark.refusals import one_line
 from tests.spark.world import SUBSCRIPTION, World, wait_for
@@ -68,7 +70,25 @@ def test_a_killed_worker_is_replaced_and_a_stop_leaves_nothing_behind(
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
+        ({"function": None}, InvalidOption),
+        ({"function": "print"}, InvalidOption),
         ({"slots": 0}, InvalidOption),
+        ({"slots": "2"}, InvalidOption),
+        ({"slots": 1.5}, InvalidOption),
+        ({"slots": True}, InvalidOption),
+        ({"slots": 1025}, InvalidOption),
+        ({"redis": 7}, InvalidOption),
+        ({"redis": "http://x"}, InvalidOption),
+        ({"redis": ""}, InvalidOption),
+        ({"start": None}, InvalidOption),
+        ({"start": "x"}, InvalidOption),
+        ({"max_batch": "x"}, InvalidOption),
+        ({"session_timeout": -1}, InvalidOption),
+        ({"session_timeout": "x"}, InvalidOption),
+        ({"session_timeout": float("nan")}, InvalidOption),
+        ({"embedded_leader": "x"}, InvalidOption),
+        ({"epochs": "atomic"}, InvalidOption),
+        ({"epochs": 1}, InvalidOption),
         ({"max_batch": 0}, InvalidOption),
         ({"name": "a/b"}, InvalidInput),
         ({"subscription": "t/#"}, InvalidTopic),
@@ -78,7 +98,22 @@ def test_nonsense_is_refused_in_one_line(arguments: dict[str, Any], error: type[
     class Session:
         sparkContext = None
 
-    given: dict[str, Any] = {"subscription": str(SUBSCRIPTION), "redis": "redis://127.0.0.1:1", **arguments}
+    given: dict[str, Any] = {
+        **{"subscription": str(SUBSCRIPTION), "function": print, "redis": "redis://127.0.0.1:1"},
+        **arguments,
+    }
     with pytest.raises(error) as refused:
-        continuous(Session(), function=print, **given)  # type: ignore[arg-type]
+        continuous(Session(), **given)  # type: ignore[arg-type]
     one_line(refused.value)
+
+
+def test_what_is_no_function_or_url_is_refused_where_it_is_given() -> None:
+    class Session:
+        sparkContext = None
+
+    spark: Any = Session()
+    with pytest.raises(InvalidOption, match=r"^write is None: give the function that gets each micro-batch$"):
+        told_in_ui(spark, None)  # type: ignore[arg-type]
+    for url in (7, b"x", " "):
+        with pytest.raises(InvalidOption, match=r"^the URL of Redis is "):
+            archive_with_spark(spark, url, "s")  # type: ignore[arg-type]
