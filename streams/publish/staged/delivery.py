@@ -367,8 +367,8 @@ class Delivery:
         """Remove what was staged for this batch or former ones and not taken."""
         commands: list[Command] = []
         for member in members:
-            number, stream, token = parse_member(self._sink, member)
-            if number <= batch:
+            taken, stream, token = parse_member(self._sink, member)
+            if taken <= batch:
                 commands.append(("UNLINK", stream_staged(stream, token)))
                 commands.append(("SREM", sink_staged(self._sink), member))
         if commands:
