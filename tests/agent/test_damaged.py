@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 
@@ -184,29 +186,55 @@ async def test_a_damaged_message_stops_the_stream_if_the_group_says_so(
         assert await letters(client) == []
 
 
+WAYS: dict[str, tuple[dict[str, Any], Callable[[Client], Any]]] = {
+    "group": ({}, lambda client: client.subscribe(SUB, start="earliest")),
+    "listen": ({}, lambda client: client.listen("a/#", start="earliest")),
+    "whole epochs": ({"epochs": 1}, lambda client: client.listen("a/#", start="earliest", epochs="atomic")),
+    "collection": ({"collection": True}, lambda client: client.collection("a/#")),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
 async def test_a_stream_that_cannot_be_read_is_said_once_a_minute_and_tried_again(
-    real_redis_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    real_redis_url: str, caplog: pytest.LogCaptureFixture, way: str
 ) -> None:
     """It was said five times a second."""
-    tried: list[StreamId] = []
-    warn = Fetching._warn
-    monkeypatch.setattr(
-        Fetching, "_warn", lambda self, one, error: (tried.append(one), warn(self, one, error))
-    )
+    options, opened = WAYS[way]
+    caplog.set_level(logging.DEBUG, logger="streamlease")
     async with connect(real_redis_url) as client:
-        space = await client.create_space("s", ["a/#"], streams=1)
-        await publish(client, range(3), topics=1)
-        log = stream_log(space.streams()[0])
+        space = await client.create_space("s", ["a/#"], streams=1, **options)
+        (stream,) = space.streams()
+        if space.epochs:
+            async with client.epoch_publisher("s", "p") as staged:
+                await staged.send("a/1", b"x", epoch=1)
+        else:
+            async with client.publisher() as publisher:
+                await publisher.send("a/1", b"x")
+        async with asyncio.timeout(60):
+            while await client.next_offsets([stream]) != {stream: 1}:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        log = stream_log(stream)
+
+        def said(level: int) -> int:
+            return sum(
+                one.levelno == level and log in one.message and one.message.startswith("reading ")
+                for one in caplog.records
+            )
+
         (kept,) = await ask(client.redis, [("DUMP", log)])
-        async with client.subscribe(SUB, start="earliest") as reader:
-            await ask(client.redis, [("DEL", log), ("SET", log, "x")])
-            await until(lambda: len(tried) > 3)
-            await ask(client.redis, [("DEL", log), ("RESTORE", log, 0, kept)])
-            assert await take(reader, 3) == [0, 1, 2]
-    said = [
-        record.message for record in caplog.records if record.levelname == "WARNING" and log in record.message
-    ]
-    assert len(said) == 1
+        await ask(client.redis, [("DEL", log), ("SET", log, "x")])
+
+        async def first() -> None:
+            async with opened(client) as reader:  # a collection is read here
+                if way != "collection":
+                    await anext(reader)
+
+        reading = asyncio.create_task(first())
+        await until(lambda: said(logging.DEBUG) > 3)
+        await ask(client.redis, [("DEL", log), ("RESTORE", log, 0, kept)])
+        async with asyncio.timeout(60):
+            await reading
+    assert said(logging.WARNING) == 1
 
 
 async def test_a_damaged_message_ends_reading_without_a_group_with_its_offset(client: Client) -> None:

@@ -409,6 +409,19 @@ def test_what_was_decided_and_cannot_be_read_is_told_with_its_key(world: Sink, f
     assert world.content() == once(range(100))
 
 
+def test_rows_that_are_lost_are_not_decided_anew_where_it_cannot_be_read_what_was(world: Sink) -> None:
+    world.run(range(100), 2)
+    world.batch = 1
+    writer = world.query()
+    messages = world.staged(writer, range(100, 200), 2)
+    with connect_blocking(world.url) as redis:
+        run_blocking(ask(redis, [("UNLINK", world.keys("*:staged:*")[0])]))
+        run_blocking(ask(redis, [("HSET", "sl:{sink:q}:state", "batch", b"\xffjunk")]))
+    with pytest.raises(Unsupported, match=r"key sl:\{sink:q\}:state holds .*, which is no number"):
+        writer.commit(messages, 1)
+    assert world.content() == once(range(100))
+
+
 def test_what_a_stream_knows_of_a_sink_and_cannot_be_read_is_told_with_its_key(world: Sink) -> None:
     world.run(range(100), 2)
     publishers = world.keys("sl:{t.*:pubs")[0].decode()

@@ -326,6 +326,11 @@ async def test_many_questions_at_once_are_answered_in_order_and_refusals_stay_in
         with pytest.raises(StoreRefused, match=r"WRONGTYPE .*; key a, text, \ufffd, c, \.\.\.\): restore"):
             await ask(client, [many])
         assert await ask(client, [("HGET", "hash", "field")] * 100) == ["ä".encode()] * 100
+        with (
+            connect_blocking(embedded_redis_url) as blocking,
+            pytest.raises(StoreRefused, match=r"WRONGTYPE .*; key text\): restore it"),
+        ):
+            run_blocking(ask(blocking, questions))
     finally:
         await client.aclose()
 
