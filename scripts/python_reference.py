@@ -125,6 +125,7 @@ PAGE_PARTS: dict[str, tuple[Shown, ...]] = {
         Shown("testing.timelines.loops.Timeline", ("now", "clock", "process", "run", "after")),
         Shown("testing.timelines.loops.Process", ("start", "pause", "kill")),
         Shown("testing.memory.sockets.Line"),
+        Shown("testing.memory.sockets.SlowLine", ("sending", "replying")),
     ),
     "Around Spark": (
         Shown("spark.environment.configure_environment"),

@@ -31,7 +31,7 @@ def archive_with_spark(session: SparkSession, url: str, space: str) -> Archived:
     """Archive now all that is in memory only.
 
     Raises:
-        InvalidInput: the space has no archive. InvalidOption: `url` is none.
+        InvalidInput: the space has no archive. InvalidOption: `url` is no URL of a Redis.
         Unsupported: the session is one of Spark Connect, which cannot run such tasks.
         As ``Archiver.run``.
     """

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from streamlease.testing.memory.memory_connection import connect
 from streamlease.testing.memory.memory_server import MemoryServer
-from streamlease.testing.memory.sockets import Line
+from streamlease.testing.memory.sockets import Line, SlowLine
 from streamlease.testing.timelines.loops import BusyLoop, Process, Timeline
 
-__all__ = ["BusyLoop", "Line", "MemoryServer", "Process", "Timeline", "connect"]
+__all__ = ["BusyLoop", "Line", "MemoryServer", "Process", "SlowLine", "Timeline", "connect"]

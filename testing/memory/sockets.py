@@ -45,6 +45,35 @@ class Line:
         return asyncio.get_running_loop().call_later(seconds, act)
 
 
+class SlowLine(Line):
+    """A line on which everything takes as long, each way. A subclass may lose what it is given to send.
+
+    Args:
+        after: does something in so many seconds, such as ``Timeline.after``.
+        seconds: how long each way takes.
+    """
+
+    def __init__(self, after: Callable[[float, Callable[[], None]], Cancellable], seconds: float) -> None:
+        self._after = after
+        self._seconds = seconds
+
+    def connecting(self) -> float:
+        """There and back."""
+        return 2 * self._seconds
+
+    def sending(self, socket: Socket, commands: list[list[bytes]]) -> None:
+        """They arrive later."""
+        self._after(self._seconds, lambda: socket.arrived(commands))
+
+    def replying(self, socket: Socket, reply: Any) -> None:
+        """It returns later."""
+        self._after(self._seconds, lambda: socket.returned(reply))
+
+    def later(self, seconds: float, act: Callable[[], None]) -> Cancellable:
+        """By the world's clock: no process runs at the server."""
+        return self._after(seconds, act)
+
+
 class Socket:
     """Both ends of one connection. What arrives after its end at either side is nobody's."""
 

@@ -431,3 +431,20 @@ def test_what_a_stream_knows_of_a_sink_and_cannot_be_read_is_told_with_its_key(w
     world.batch = 1
     with pytest.raises(StreamleaseError, match=f"{re.escape(publishers)}.* restore"):
         world.run(range(100, 200), 2)
+
+
+@pytest.mark.parametrize("where", ["former generation", "staged"])
+def test_what_is_read_beside_a_batch_and_is_damaged_is_told_with_its_key(world: Sink, where: str) -> None:
+    world.run(range(100), 2)
+    publishers = world.keys("sl:{t.0.*:pubs")[0].decode()
+    key = "sl:{sink:q}:staged" if where == "staged" else publishers
+    with connect_blocking(world.url) as redis:
+        if where == "staged":
+            run_blocking(ask(redis, [("SADD", key, b"\xffjunk")]))
+        else:
+            asyncio.run(altered(world.url))
+            (held,) = run_blocking(ask(redis, [("HGETALL", key)]))
+            run_blocking(ask(redis, [("HSET", key, held[0], b"\xffjunk")]))
+    world.batch = 1
+    with pytest.raises(Unsupported, match=f"restore key {re.escape(key)} from a backup"):
+        world.run(range(100, 200), 2)
