@@ -77,11 +77,16 @@ class _Notes(logging.Handler):
 @contextmanager
 def noting(part: str) -> Iterator[None]:
     """Meanwhile, what the logger `part` warns of is noted: commands do not show logs."""
-    logger, notes = logging.getLogger(part), _Notes(logging.WARNING)
+    logger, notes = logging.getLogger(part), _Notes()
+    level, propagate = logger.level, logger.propagate
     logger.addHandler(notes)
+    logger.setLevel(logging.WARNING)
+    logger.propagate = False
     try:
         yield
     finally:
+        logger.propagate = propagate
+        logger.setLevel(level)
         logger.removeHandler(notes)
 
 

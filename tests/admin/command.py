@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -123,9 +124,22 @@ class InProcess(Command):
             mock.patch.dict(os.environ, self.environment | environment),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
+            _logs_of_a_command(),
         ):
             code = run(list(words))
         return checked(words, Outcome(code, out.getvalue(), err.getvalue()))
+
+
+@contextlib.contextmanager
+def _logs_of_a_command() -> Iterator[None]:
+    """In a process of its own a command logs errors only; here pytest has set the logs up before."""
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        root.setLevel(level)
 
 
 def checked(words: Sequence[str], outcome: Outcome) -> Outcome:
