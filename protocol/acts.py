@@ -8,10 +8,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from streamlease.protocol.cuts import Offset, Text
 from streamlease.protocol.errors import InvalidOption
+
+
+def _no_truth(given: object) -> object:
+    if isinstance(given, bool):
+        raise ValueError("give a whole number")
+    return given
+
+
+Number = Annotated[Offset, BeforeValidator(_no_truth)]
+"""For Python, True is 1."""
 
 
 class _Act(BaseModel):
@@ -40,7 +50,7 @@ class PauseGroup(_Act):
     """Ask all streams back, and grant none."""
 
     act: Literal["pause"] = "pause"
-    until: Offset | None = None
+    until: Number | None = None
     """When the group resumes by itself, in milliseconds since 1970."""
 
 
@@ -100,7 +110,7 @@ class ResetProgress(_Act):
     """Let streams go on from other offsets."""
 
     act: Literal["reset"] = "reset"
-    offsets: dict[Text, Offset] = Field(default_factory=dict)
+    offsets: dict[Text, Number] = Field(default_factory=dict)
     """Where each stream goes on; a reset that names none is refused."""
 
 

@@ -59,6 +59,8 @@ REFUSED: dict[str, tuple[Any, Any, dict[str, Any], type[StreamleaseError], str]]
     "twice": (SUB, PauseGroup(), {"until": 4}, InvalidInput, "until beside them"),
     "seconds": (SUB, "pause", {"seconds": 0}, InvalidInput, "seconds is 0: give more than 0"),
     "no seconds": (SUB, "pause", {"seconds": "4"}, InvalidInput, "seconds is '4'"),
+    "truth": (SUB, "reset", {"offsets": {"s.0.0": True}}, InvalidInput, "offsets.s.0.0 is True: "),
+    "until": (SUB, "pause", {"until": False}, InvalidInput, "until is False: "),
     "who": (SUB, "pause", {"who": 7}, InvalidInput, "who is 7"),
     "stream": (SUB, "release", {"stream": "none"}, ActRefused, "none"),
 }
