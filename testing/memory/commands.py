@@ -243,14 +243,44 @@ def _zrangebyscore(keys: Keyspace, args: Args) -> list[bytes]:
         if (found[member] > low if above else found[member] >= low)
         and (found[member] < high if below else found[member] <= high)
     ]
-    options = [arg.upper() for arg in args[3:]]
-    if b"LIMIT" in options:
-        place = 3 + options.index(b"LIMIT")
-        first, count = int(args[place + 1]), int(args[place + 2])
-        members = members[first:] if count < 0 else members[first : first + count]
-    if b"WITHSCORES" in options:
+    members = _limited(members, args)
+    if b"WITHSCORES" in [arg.upper() for arg in args[3:]]:
         return [part for member in members for part in (member, _number(found[member]))]
     return members
+
+
+def _limited(members: list[bytes], args: Args) -> list[bytes]:
+    """Those that ``LIMIT`` leaves, where it is among the options."""
+    options = [arg.upper() for arg in args[3:]]
+    if b"LIMIT" not in options:
+        return members
+    place = 3 + options.index(b"LIMIT")
+    first, count = int(args[place + 1]), int(args[place + 2])
+    return members[first:] if count < 0 else members[first : first + count]
+
+
+def _zrangebylex(keys: Keyspace, args: Args) -> list[bytes]:
+    """By name; as in a server, what that is where scores differ is open."""
+    low, high = args[1:3]
+    if not all(one in (b"-", b"+") or one[:1] in (b"[", b"(") for one in (low, high)):
+        raise ResponseError("ERR min or max not valid string range item")
+    members = [
+        member
+        for member in keys.seen(args[0], Sorted).ordered()
+        if not _is_below(member, low, b"[") and _is_below(member, high, b"(")
+    ]
+    return _limited(members, args)
+
+
+def _is_below(member: bytes, border: bytes, own: bytes) -> bool:
+    """Whether a name is below a border; its own name is so, unless the border begins with `own`."""
+    if border in (b"-", b"+"):
+        return border == b"+"
+    return member < border[1:] or (member == border[1:] and border[:1] != own)
+
+
+def _zlexcount(keys: Keyspace, args: Args) -> int:
+    return len(_zrangebylex(keys, args[:3]))
 
 
 def _incr(keys: Keyspace, args: Args) -> int:
@@ -306,6 +336,8 @@ COMMANDS: dict[bytes, Kind] = {
     b"ZCARD": Kind(_zcard, False, 1),
     b"ZSCORE": Kind(_zscore, False, 2),
     b"ZRANGEBYSCORE": Kind(_zrangebyscore, False, 3),
+    b"ZRANGEBYLEX": Kind(_zrangebylex, False, 3),
+    b"ZLEXCOUNT": Kind(_zlexcount, False, 3),
     b"XADD": Kind(streams.xadd, True, 4),
     b"XRANGE": Kind(streams.xrange, False, 3),
     b"XREVRANGE": Kind(streams.xrevrange, False, 3),

@@ -19,6 +19,8 @@ SEQUENCES = 25
 LENGTH = 120
 KEYS = ("G1", "G2", "H1", "H2", "S1", "S2", "Z1", "Z2", "X1", "X2")
 NAMES = ("x", "y", "z", "")
+LEX = ("L1", "L2")
+"""Sorted by name: all their scores are equal."""
 
 
 @pytest.fixture
@@ -116,11 +118,20 @@ class Commands:
         return self.key(), self.name(), self.number()
 
     def do_zadd(self) -> Command:
+        if self.random.random() < 0.4:
+            return self.random.choice(LEX), "0", self.name()
         return self.key(), self.random.choice(("0", "1", "2.5")), self.name()
 
     def do_zrangebyscore(self) -> Command:
         options = ((), ("WITHSCORES",), ("LIMIT", "1", "2"))
         return self.key(), self.score(), self.score(), *self.random.choice(options)
+
+    def do_zrangebylex(self) -> Command:
+        return *self.do_zlexcount(), *self.random.choice(((), (), ("LIMIT", "1", "2"), ("LIMIT", "0", "-1")))
+
+    def do_zlexcount(self) -> Command:
+        borders = ("-", "+", *(f"{kind}{name}" for kind in "[(" for name in NAMES), "x", "-x")
+        return self.random.choice(LEX), self.random.choice(borders), self.random.choice(borders)
 
     def do_xadd(self) -> Command:
         options = self.random.choice(((), (), ("NOMKSTREAM",)))

@@ -44,6 +44,21 @@ async def test_a_client_publishes_and_consumes_as_with_redis() -> None:
         assert sum((await again.next_offsets((await again.spaces.get("s")).streams())).values()) == 20
 
 
+async def test_topics_are_listed_and_a_deleted_space_leaves_nothing() -> None:
+    async with connect(MemoryServer()) as client:
+        await client.create_space("s", ["a/#"], streams=2)
+        async with client.publisher() as publisher:
+            await publisher.send("a/x", b"1")
+        async with client.catalog("topics") as topics, asyncio.timeout(20):
+            while not topics.items:
+                await anext(topics)
+            assert [getattr(item, "topic", "") for item in topics.items] == ["a/x"]
+            await client.spaces.delete("s")
+            assert (await anext(topics)).diff == -1
+        left = [key.decode() async for key in client.redis.scan_iter()]
+        assert [key for key in left if ":s.0." in key or "a/x" in key] == []
+
+
 async def test_what_expires_goes_by_the_servers_own_clock() -> None:
     clock = Clock()
     server = MemoryServer(clock)

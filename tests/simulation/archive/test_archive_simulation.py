@@ -19,7 +19,8 @@ FINDS = range(1, 9)
 """One of these seeds finds each planted bug but those that need a rarer one."""
 
 RARE = {
-    "what_nobody_names_is_swept_at_once": (29, 80, 107, 420, 512),
+    "a_commit_stands_on_whatever_is_there": (20, 29, 35, 43),
+    "what_nobody_names_is_swept_at_once": (71, 74, 184, 203, 375),
     "what_was_written_is_not_read_again": (24, 28, 67, 78),
 }
 """Which seeds find one changes with what hosts send, so several of those that do stand here."""
