@@ -39,6 +39,7 @@ from streamlease.streams.redis.connection import Argument, AsyncRedis, ask
 from streamlease.streams.redis.durable import run_durably
 from streamlease.streams.redis.scripts import load_script
 from streamlease.streams.spaces.altering import with_streams
+from streamlease.streams.spaces.archive_place import try_place
 from streamlease.streams.spaces.archive_settings import ArchiveSettings
 from streamlease.streams.spaces.retention import Retention
 from streamlease.streams.spaces.space_options import NewStreams, redefined
@@ -168,13 +169,14 @@ async def change_space(
     """
     if change is not None and streams is None and rotate is False and expected is None:
         return await spaces.redefine(name, change)
-    space, _ = await spaces.redefined(name, change or (lambda space: space))
+    space, after = await spaces.redefined(name, change or (lambda space: space))
     with_streams(space, streams, rotate, expected)
     follows = space.newest.number if expected is None and rotate else expected
     asked: NewStreams = {"streams": streams, "rotate": rotate, "expected": follows}
     if change is None:
         return await _new_streams(redis, spaces, space, keep, asked)
     if space.epochs:
+        await try_place(redis, space, after, await spaces.look())
         await _new_streams(redis, spaces, space, keep, asked)
         return await spaces.redefine(name, change)
     await spaces.redefine(name, change)

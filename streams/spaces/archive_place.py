@@ -97,10 +97,25 @@ async def take_place(redis: Redis, uri: str, space: str, born: int, known: Known
         ArchiveUnavailable: files cannot be written, read and removed there.
         StoreUnavailable, StoreRefused, Indefinite.
     """
-    owner = await owner_of_place(redis, space, born)
-    living: dict[str, int | None] = {one.name: one.born for one in known.listed}
-    living |= dict.fromkeys(known.damaged)
+    owner, living = await owner_of_place(redis, space, born), _living(known)
     await beside(redis, lambda: _take(uri, owner, living))
+
+
+async def try_place(redis: Redis, before: Space, after: Space, known: Known) -> None:
+    """Whether a space could take the place where `after` has its archive; it is not taken.
+
+    Raises:
+        As `take_place`.
+    """
+    wanted = another_place(before, after)
+    if wanted is not None:
+        owner, living = await owner_of_place(redis, before.name, before.born), _living(known)
+        await beside(redis, lambda: _tried(wanted.uri, owner, living))
+
+
+def _living(known: Known) -> dict[str, int | None]:
+    """The spaces that there are, with the first generation of those that can be read."""
+    return {one.name: one.born for one in known.listed} | dict.fromkeys(known.damaged)
 
 
 def another_place(before: Space, after: Space) -> ArchiveSettings | None:
@@ -180,17 +195,23 @@ def has_files(uri: str) -> bool:
 
 
 def _take(uri: str, owner: PlaceOwner, living: Mapping[str, int | None]) -> None:
+    mark = _tried(uri, owner, living)
+    if mark is None:
+        owner.mark_first(uri)
+    elif _parsed(mark) != owner._asdict():
+        owner.mark(uri)
+
+
+def _tried(uri: str, owner: PlaceOwner, living: Mapping[str, int | None]) -> bytes | None:
+    """The mark of a place that its owner may take; None: it has none."""
     tried(uri)
     mark = read_small(f"{uri}/{OWNER_FILE}")
     theirs = None if mark is None else _parsed(mark)
     if theirs == owner._asdict():
-        return
+        return mark
     if has_files(uri) or (theirs is not None and not _is_spent(theirs, owner, living)):
         raise SpaceConflict(_whose(uri, theirs, owner))
-    if mark is None:
-        owner.mark_first(uri)
-    else:
-        owner.mark(uri)
+    return mark
 
 
 def _is_spent(theirs: dict[str, object], owner: PlaceOwner, living: Mapping[str, int | None]) -> bool:

@@ -297,20 +297,6 @@ class SpaceStore:
         await self.generations.tell_schemas(space)
         return space
 
-    async def alter_schema(self, name: str, schema: SchemaLike) -> Space:
-        """Give a space with a schema the next version of it: the same columns, and more nullable ones.
-
-        When it returns, the streams take the newest version only.
-
-        Raises:
-            InvalidOption: a column is not acceptable.
-            SchemaMismatch: the space has no schema, or the change is not compatible.
-            UnknownSpace: there is no such space.
-            StoreUnavailable, StoreRefused, Indefinite: safe to repeat.
-        """
-        wanted = Schema.of(schema)
-        return await self.redefine(name, lambda space: space.with_schema(wanted))
-
     async def delete(self, name: str) -> None:
         """Delete a space with all its messages, also one whose definition is damaged.
 

@@ -11,6 +11,7 @@ import pytest
 from streamlease import ArchiveSettings, Retention, blocking
 from streamlease.agent.client import Client
 from streamlease.protocol.errors import (
+    ArchiveUnavailable,
     InvalidInput,
     SchemaMismatch,
     SpaceConflict,
@@ -180,6 +181,26 @@ async def test_publishers_of_epochs_refuse_streams_and_all_that_is_asked_with_th
     with pytest.raises(InvalidInput, match="its entries are never merged"):
         await client.alter_space("e", streams=5, compact_after_ms=60_000)
     assert await client.spaces.get("e") == altered
+
+
+async def test_a_place_that_cannot_be_written_keeps_the_streams_of_epochs_as_they_are(
+    client: Client, space: Space, tmp_path: Path
+) -> None:
+    """They come first, and the archive behind them; both or none all the same."""
+    before = await client.create_space("e", ["e/#"], streams=2, epochs=1)
+    (tmp_path / "file").write_text("")
+    taken = str(tmp_path / "taken")
+    await client.alter_space("s", archive=taken)
+    refused: dict[str, type[StreamleaseError]] = {
+        str(tmp_path / "file"): ArchiveUnavailable,
+        taken: SpaceConflict,
+    }
+    for place, kind in refused.items():
+        with pytest.raises(kind):
+            await client.alter_space("e", streams=4, archive=place)
+        assert await client.spaces.get("e") == before
+    altered = await client.alter_space("e", streams=4, archive=str(tmp_path / "free"))
+    assert (altered.newest.streams, altered.archive) == (4, ArchiveSettings.of(str(tmp_path / "free")))
 
 
 def test_blocking(real_redis_url: str) -> None:

@@ -23,7 +23,7 @@ async def two_versions(client: Client) -> None:
     await client.create_space("f", ["f/#"], schema=OLD)
     async with client.publisher() as publisher:
         await publisher.send("f/a", {"carrier": "UA", "delay": 2.5})
-    await client.spaces.alter_schema("f", Schema.of(NEW).arrow)
+    await client.alter_space("f", schema=Schema.of(NEW).arrow)
     async with client.publisher() as publisher:
         await publisher.send("f/a", {"carrier": "AA", "gate": 7})
 

@@ -86,7 +86,7 @@ async def test_typed_columns_come_back_as_they_were_and_grow(
     await trim_all(client, space, keep=0)
     assert same(before, await rows(client, space))
     wider = TYPES.append(pa.field("more", pa.list_(pa.float64())))
-    space = await client.spaces.alter_schema("flights", wider)
+    space = await client.alter_space("flights", schema=wider)
     await publish_typed(client, wider, [values(number) | {"more": [1.5]} for number in range(50)])
     before = await rows(client, space)
     archive(blocking, space)
@@ -119,7 +119,7 @@ async def test_an_archiver_that_does_not_know_a_column_yet_loses_none(
     (stream,) = space.streams()
     await publish_typed(client, first, [{"n": 1}])
     wider = first.append(pa.field("more", pa.string()))
-    now = await client.spaces.alter_schema("flights", wider)
+    now = await client.alter_space("flights", schema=wider)
     await publish_typed(client, wider, [{"n": 2, "more": "x"}])
     late = archive(blocking, space)
     assert (late.messages, late.more) == (0, True), "it stops, and looks again at what the space is"

@@ -522,7 +522,7 @@ async def test_the_schema_gains_a_column_under_a_publisher(client: Client) -> No
     await client.create_space("typed", ["typed/#"], epochs=1, schema=old)
     async with client.epoch_publisher("typed", "p") as pub:
         await pub.send("typed/a", {"n": 1}, epoch=4)
-        await client.spaces.alter_schema("typed", new)
+        await client.alter_space("typed", schema=new)
         await pub.submit("typed/a", {"n": 2}, epoch=4)
         await pub.submit("typed/a", {"n": 3}, epoch=5)
         await pub.send_batch("typed/a", pa.RecordBatch.from_pydict({"n": [4, 5]}), epoch=5)

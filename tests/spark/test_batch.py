@@ -27,7 +27,6 @@ from streamlease.spark.reading.batch_read import BatchReader, batch_reader
 from streamlease.spark.schema import readable, stream_columns
 from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.redis.connection import ask, connect_blocking, run_blocking
-from streamlease.streams.spaces.spaces import SpaceStore
 from tests.spark.refusals import one_line
 
 TYPED: dict[str, Any] = {
@@ -256,14 +255,14 @@ async def test_a_schema_that_grows_and_one_that_no_longer_fits(url: str) -> None
     named = {"redis": url, "subscribe": "$shared/g/u/#"}
     assert stream_columns(SourceOptions.parse(named), readable(named)).arrow == made.columns.arrow
     async with Client(url, embedded=False) as client:
-        store = SpaceStore(client.redis)
-        await store.alter_schema("u", {"columns": [*TYPED["columns"], {"name": "more", "type": "int64"}]})
+        more = {"columns": [*TYPED["columns"], {"name": "more", "type": "int64"}]}
+        await client.alter_space("u", schema=more)
         async with client.publisher() as publisher:
             await publisher.send_batch("u/a", pa.record_batch({"n": [50], "more": [1]}))
         assert sorted(row["n"] for row in rows(made)) == list(range(51))
         assert "more" in reader(url, subscribe="u/#").columns.arrow.names
-        await store.delete("u")
-        await store.create("u", ["u/#"], schema={"columns": [{"name": "n", "type": "string"}]})
+        await client.spaces.delete("u")
+        await client.create_space("u", ["u/#"], schema={"columns": [{"name": "n", "type": "string"}]})
         with pytest.raises(SchemaMismatch) as refused:
             stream_columns(SourceOptions.parse(named), StructType([StructField("n", LongType())]))
         assert "the query has column n bigint, and it is string" in one_line(refused.value)

@@ -461,7 +461,7 @@ def test_a_schema_that_grows_changes_nothing_and_another_one_ends_the_query_in_o
     job.start(application)
     job.wait_for(lambda: list(job.table.messages().values()) == ["0", "1"])
     more = {"name": "more", "type": "string"}
-    world._thread.call(spaces.alter_schema("u", {"columns": [first, more]}))
+    world._thread.call(world._client.alter_space("u", schema={"columns": [first, more]}))
     publish(n=[2], more=["a"])
     job.wait_for(lambda: list(job.table.messages().values()) == ["0", "1", "2"])
     world._thread.call(spaces.delete("u"))

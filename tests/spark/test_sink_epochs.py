@@ -289,7 +289,7 @@ def test_rows_of_an_older_version_of_the_schema(make_world: Callable[..., World]
     options = SinkOptions.parse(given, stream=True)
     written = [stage(iter([pa.record_batch({"a": [n]})]), options, QUERY, 0, n) for n in range(3)]
     schema["columns"].append({"name": "b", "type": "string"})
-    world._thread.call(client.spaces.alter_schema("typed", schema))
+    world._thread.call(client.alter_space("typed", schema=schema))
     deliver(written, options)
     keeper: Keeper = world._thread.call(kept(client, "typed"))
 

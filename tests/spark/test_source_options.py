@@ -20,7 +20,6 @@ from streamlease.spark.schema import readable, stream_columns
 from streamlease.spark.source import StreamReader
 from streamlease.streams.log.keys import stream_log, stream_meta
 from streamlease.streams.log.log import AsyncLog
-from streamlease.streams.spaces.spaces import SpaceStore
 from tests.servers import RedisServer
 from tests.spark.refusals import one_line
 from tests.spark.test_query import held_all
@@ -203,7 +202,7 @@ def test_a_running_query_goes_on_with_its_columns_until_it_starts_again(world: W
     query = typed_query(world, given)
     assert read_next(query) == [{"n": 1}]
     typed["columns"].append({"name": "more", "type": "int64"})
-    world._thread.call(SpaceStore(world._client.redis).alter_schema("u", typed))
+    world._thread.call(world._client.alter_space("u", schema=typed))
     publish(n=2, more=3)
     assert read_next(query) == [{"n": 2}]
     query.stop()

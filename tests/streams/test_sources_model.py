@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from streamlease.streams.entries.delivered import Message, to_messages
+from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.imports.inbox import InboxMover
 from streamlease.streams.imports.redis_streams import Mapping, PlainReader
 from streamlease.streams.imports.transfer import Transfer
@@ -124,7 +125,8 @@ class Sources(RuleBasedStateMachine):
     @precondition(lambda self: not self.wide)
     @rule(kill=STEPS)
     def add_a_column(self, kill: int | None) -> None:
-        self.run(SpaceStore(self.redis).alter_schema("s", {"columns": [N, MORE]}), kill)
+        more = Schema.of({"columns": [N, MORE]})
+        self.run(SpaceStore(self.redis).redefine("s", lambda space: space.with_schema(more)), kill)
         self.wide = len(self.run(self.spaces.get("s")).schemas) == 2
 
     async def everything(self) -> list[Message]:
