@@ -10,14 +10,15 @@ The feed reads and parses each change once, and keeps it until the slowest follo
 changes at most. A follower begins at the newest point of the feed, so the changes behind it are the same for
 all. One that is left behind further is told what differs; one with a cursor reads what came behind its own.
 
-Where more happened than Redis keeps, or Redis lost what was told, the feed lists all anew, and all followers
-are told what differs.
+Where more happened than Redis keeps, Redis lost what was told, or it cannot be read, the feed lists all anew,
+and all followers are told what differs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -27,10 +28,13 @@ from streamlease.catalog.catalog_cursors import CatalogCursor
 from streamlease.catalog.item_sources import ItemChange, Source, differences
 from streamlease.catalog.items import CatalogItem
 from streamlease.protocol.errors import StoreUnavailable, StreamleaseError
-from streamlease.streams.catalog.changes import ChangesGone
+from streamlease.protocol.seldom import Seldom
+from streamlease.streams.catalog.changes import ChangesGone, DamagedChange
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.redis.lines.bells import Bells
 from streamlease.streams.tasks import Supervisor
+
+_logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
 """How often everything is looked at, whatever is pushed: traffic never moves that."""
@@ -89,6 +93,7 @@ class CatalogFeed:
         self._source = source
         self._ended = ended
         self._tasks = Supervisor(f"catalog {collection}", self._failed)
+        self._seldom = Seldom(_logger)
         self._error: StreamleaseError | None = None
         self._reading = asyncio.Lock()
         self._looked = asyncio.Event()
@@ -217,7 +222,9 @@ class CatalogFeed:
     async def _news(self) -> list[ItemChange]:
         try:
             return await self._source.news()
-        except ChangesGone:
+        except ChangesGone as gone:
+            if isinstance(gone, DamagedChange):
+                self._seldom.warning("%s: all %s are listed again", gone, self.collection)
             return differences(self._known or {}, await self._source.everything())
 
     def _take(self, changes: list[ItemChange]) -> None:

@@ -10,21 +10,26 @@ are named there are alive: then they hold nothing, until the next leader says wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import logging
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
 from streamlease.catalog.catalog_cursors import no_cursor
 from streamlease.catalog.item_sources import POINT, ItemChange, differences
 from streamlease.catalog.items import CatalogItem, LeaderItem, LeaseItem
 from streamlease.leader.journal import Recovery, recover, recover_behind, recover_upto
-from streamlease.protocol.errors import CatalogTruncated, InvalidTopic
+from streamlease.protocol.errors import CatalogTruncated, InvalidTopic, StreamleaseError
+from streamlease.protocol.seldom import Seldom
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import leadership
 from streamlease.registry.groups import Groups
 from streamlease.registry.keys import GROUPS_NEWS
 from streamlease.registry.keys import news as group_news
 from streamlease.streams.redis.connection import AsyncRedis
+from streamlease.streams.redis.damaged import is_damage
 from streamlease.streams.redis.lines.bells import Bells
+
+_logger = logging.getLogger(__name__)
 
 
 class GroupBell:
@@ -164,7 +169,10 @@ UNLED = "unled"
 
 
 class LeaseSource(GroupSource):
-    """Which stream of a group is whose, while somebody leads it. Its points are entries of the journals."""
+    """Which stream of a group is whose, while somebody leads it. Its points are entries of the journals.
+
+    A journal that cannot be read is said, and its group has no leases.
+    """
 
     def __init__(self, redis: AsyncRedis) -> None:
         super().__init__(redis)
@@ -172,6 +180,7 @@ class LeaseSource(GroupSource):
         """What the journal of each group comes to."""
         self._unled: set[str] = set()
         """Groups that nobody leads."""
+        self._seldom = Seldom(_logger)
 
     @property
     def at(self) -> dict[str, str]:
@@ -204,7 +213,7 @@ class LeaseSource(GroupSource):
             if self.at.get(name) == last_id:
                 former |= self._items[name]
                 continue
-            folded = await recover_upto(self._redis, group.id, last)
+            folded = await self._readable(group, recover_upto(self._redis, group.id, last))
             if folded is None:
                 raise CatalogTruncated("leases")
             former |= _leases(name, folded)
@@ -214,18 +223,33 @@ class LeaseSource(GroupSource):
         found: dict[str, dict[str, CatalogItem]] = {}
         records = await leadership.read_all(self._redis, [group.id for group in groups])
         for group in groups:
-            name, folded = str(group), self._folded.get(str(group))
+            name = str(group)
             if records[group.id].leader is None:
                 self._unled.add(name)
                 found[name] = {}
                 continue
             self._unled.discard(name)
             # If reading fails in the middle, the state is of no entry: begin anew then.
-            self._folded.pop(name, None)
-            further = None if folded is None else await recover_behind(self._redis, group.id, folded)
-            self._folded[name] = further or await recover(self._redis, group.id)
-            found[name] = _leases(name, self._folded[name])
+            folded = await self._readable(group, self._fold(group, self._folded.pop(name, None)))
+            found[name] = {}
+            if folded is not None:
+                self._folded[name], found[name] = folded, _leases(name, folded)
         return found
+
+    async def _fold(self, group: SharedSubscription, former: Recovery | None) -> Recovery:
+        further = None if former is None else await recover_behind(self._redis, group.id, former)
+        return further or await recover(self._redis, group.id)
+
+    async def _readable(
+        self, group: SharedSubscription, reading: Awaitable[Recovery | None]
+    ) -> Recovery | None:
+        try:
+            return await reading
+        except StreamleaseError as error:
+            if not is_damage(error):
+                raise
+            self._seldom.warning("the leases of %s are left out: %s", group, error)
+            return None
 
 
 def _leases(subscription: str, folded: Recovery) -> dict[str, CatalogItem]:

@@ -7,6 +7,7 @@ hosts and what processes make have logs of their changes beside them; for groups
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, Protocol
@@ -14,7 +15,8 @@ from typing import Any, NamedTuple, Protocol
 from streamlease.catalog.catalog_cursors import no_cursor
 from streamlease.catalog.items import CatalogItem, item_of
 from streamlease.catalog.sweeping import remove_what_is_over
-from streamlease.protocol.errors import CatalogTruncated, Indefinite, StoreRefused
+from streamlease.protocol.errors import CatalogTruncated, Indefinite, StoreRefused, Unsupported
+from streamlease.protocol.seldom import Seldom
 from streamlease.registry.hosts import SILENCE_MS, forget_silent
 from streamlease.registry.keys import HOSTS_ALIVE, HOSTS_INFO
 from streamlease.streams.catalog.changes import (
@@ -29,6 +31,8 @@ from streamlease.streams.catalog.keys import CATALOG, HOSTS, PROCESSES, SPACES, 
 from streamlease.streams.log.keys import SPACE_DEFINITIONS
 from streamlease.streams.redis.connection import AsyncRedis
 from streamlease.streams.redis.lines.bells import Bells
+
+_logger = logging.getLogger(__name__)
 
 Sweep = Callable[[AsyncRedis], Awaitable[None]]
 
@@ -98,7 +102,7 @@ class Source(Protocol):
 
 
 class HomeSource:
-    """A collection that has a log of its changes.
+    """A collection that has a log of its changes. An item that cannot be read is said, and counts as none.
 
     Args:
         key: of the hash with the items.
@@ -124,6 +128,7 @@ class HomeSource:
         self._sweep = sweep
         """None: there is nothing to remove, or this user of Redis may not."""
         self._looks = False
+        self._seldom = Seldom(_logger)
 
     def watch(self, bells: Bells, changed: asyncio.Event) -> None:
         bells.watch_channel(self._home.told, changed)
@@ -140,7 +145,7 @@ class HomeSource:
         if listed.over and await self._swept():
             listed = await list_rows(self._redis, self._home, self._key, self._owners)
         self._at = listed.at
-        return {key: item_of(self._collection, key, text) for key, text in listed.rows.items()}
+        return self._items(listed.rows)
 
     async def since(self, at: Any) -> list[ItemChange] | None:
         changes = await self._read(at, self._at)
@@ -155,7 +160,7 @@ class HomeSource:
                 rows[change.key] = change.former
             else:
                 rows.pop(change.key, None)
-        return {key: item_of(self._collection, key, text) for key, text in rows.items()}
+        return self._items(rows)
 
     async def between(self, at: Any, end: Any) -> list[ItemChange]:
         return [self._changed(one, former=True) for one in await self._all_between(at, end)]
@@ -202,8 +207,16 @@ class HomeSource:
         before = self._item(change.key, change.former) if former else None
         return ItemChange(change.key, before, self._item(change.key, change.row), change.at)
 
+    def _items(self, rows: Mapping[str, str]) -> dict[str, CatalogItem]:
+        found = ((key, self._item(key, text)) for key, text in rows.items())
+        return {key: item for key, item in found if item is not None}
+
     def _item(self, key: str, text: str) -> CatalogItem | None:
-        return item_of(self._collection, key, text) if text else None
+        try:
+            return item_of(self._collection, key, text) if text else None
+        except Unsupported as error:  # of a later version, perhaps
+            self._seldom.warning("%s; it is left out", error)
+            return None
 
     async def _swept(self) -> bool:
         """Remove what is of the dead; False: that is for others to do."""

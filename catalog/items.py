@@ -218,7 +218,9 @@ def item_of(collection: str, key: str, text: str) -> CatalogItem:
         why = "; ".join(
             f"{'.'.join(map(str, one['loc']))}: {one['msg']}".lstrip(": ") for one in error.errors()
         )
-        raise Unsupported(f"item {ascii(key)[:80]} of {collection} cannot be read: {why}") from None
+    except Unsupported as error:
+        why = str(error)
+    raise Unsupported(f"item {ascii(key)[:80]} of {collection} cannot be read: {why}")
 
 
 def _space(name: str, text: str) -> SpaceItem:

@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 
 
 async def records(client: Client) -> Finding:
-    """All records of spaces and groups, and claims; and spaces that overlap.
+    """All records of spaces and groups, claims, and what processes made; and spaces that overlap.
 
     Raises:
         StoreUnavailable, StoreRefused.
     """
     from streamlease.admin.facts.epochs import SpaceEpochs
     from streamlease.admin.facts.groups import summaries
+    from streamlease.catalog.listing import unreadable_items
     from streamlease.leader.journal import recover
     from streamlease.registry import keys, leadership
     from streamlease.streams.archive.recording import read_recorded
@@ -57,7 +58,7 @@ async def records(client: Client) -> Finding:
     claims = [*keys.CHORES, *(f"{keys.KEEPER}{space.name}" for space in known.listed if space.epochs)]
     led = await leadership.read_all(client.redis, claims)
     told += [f"claim {claim}: {record.damage}" for claim, record in led.items() if record.damage]
-    found += told
+    found += [*told, *await unreadable_items(client.redis)]
     if found:
         return Finding(
             "records",

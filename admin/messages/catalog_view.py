@@ -13,7 +13,7 @@ import typer
 
 from streamlease.admin.common_options import RedisUrl, chosen_url
 from streamlease.admin.messages.consume import BROKEN_PIPE, Printer, run_until_stopped
-from streamlease.admin.output import document, printable, table
+from streamlease.admin.output import document, noting, printable, table
 from streamlease.protocol.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ def catalog(
         raise InvalidOption("--from says where to go on, so it needs --follow")
     try:
         work = partial(_print, name, follow, start)
-        asyncio.run(run_until_stopped(chosen_url(redis), work, as_json, None, None))
+        with noting("streamlease.catalog"):  # what is left out
+            asyncio.run(run_until_stopped(chosen_url(redis), work, as_json, None, None))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE

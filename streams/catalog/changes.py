@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from streamlease.protocol.errors import Unsupported
 from streamlease.streams.catalog.keys import Home
 from streamlease.streams.redis.connection import AsyncRedis, ask
 from streamlease.streams.redis.scripts import load_script
@@ -26,6 +25,10 @@ _ROWS = load_script("streamlease.streams.catalog", "rows")
 
 class ChangesGone(Exception):
     """The change at a point does not stand in the log any more: what came behind it is not known."""
+
+
+class DamagedChange(ChangesGone):
+    """A change cannot be read, so what changed is not known, either; which one it is."""
 
 
 class Listed(NamedTuple):
@@ -88,7 +91,7 @@ async def changes_behind(redis: AsyncRedis, home: Home, at: str, upto: str = "+"
 
     Raises:
         ChangesGone: the change at the point is gone.
-        Unsupported: the log is damaged.
+        DamagedChange: it, or one behind it, cannot be read.
         StoreUnavailable, StoreRefused.
     """
     first = "-" if at == BEGINNING else at
@@ -111,9 +114,8 @@ def _change(home: Home, entry_id: bytes, fields: Sequence[bytes]) -> tuple[RowCh
         texts = (entry_id.decode(), collection.decode(), _text(key), _text(former), _text(row))
         return RowChange(*texts), int(number)
     except ValueError:
-        raise Unsupported(
-            f"the change {entry_id.decode('ascii', 'replace')} in {home.changes} is damaged: remove it "
-            f"(XDEL), and followers begin anew"
+        raise DamagedChange(
+            f"the change {entry_id.decode('ascii', 'replace')} in {home.changes} is damaged"
         ) from None
 
 

@@ -56,6 +56,11 @@ def number(key: str, held: bytes | None, none: int = 0) -> int:
         ) from None
 
 
+def is_damage(error: StreamleaseError) -> bool:
+    """Whether what was read is damaged, or its key is of another type."""
+    return isinstance(error, Unsupported) or "WRONGTYPE" in str(error)
+
+
 async def ask_of_any_type(redis: Redis, commands: Sequence[Command]) -> list[Any]:
     """`ask`, for commands of which each reads its own key; one of another type gives ``Unsupported``.
 
@@ -65,7 +70,7 @@ async def ask_of_any_type(redis: Redis, commands: Sequence[Command]) -> list[Any
     replies = await ask_each(redis, commands)
     for place, (reply, command) in enumerate(zip(replies, commands, strict=True)):
         if isinstance(reply, StreamleaseError):
-            if "WRONGTYPE" not in str(reply):
+            if not is_damage(reply):
                 raise reply
             replies[place] = Unsupported(f"key {command[1]!s} is of another type: restore it from a backup")
     return replies

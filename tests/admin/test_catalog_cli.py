@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+import redis
 
 from streamlease.catalog.items import ITEMS
+from streamlease.streams.log.keys import SPACE_DEFINITIONS
 from tests.admin.command import Command, finish
 
 
@@ -47,6 +49,17 @@ def test_a_follower_gets_the_items_then_each_change_and_goes_on_at_a_cursor(comm
         found = [json.loads(process.stdout.readline()) for _ in wanted]
         assert [(one["item"]["space"], one["diff"]) for one in found] == wanted
         assert finish(process).code == 0
+
+
+def test_an_item_that_cannot_be_read_is_told_beside_the_others(command: Command) -> None:
+    command.ok("space", "create", "a", "--topics", "a/#")
+    assert command.url is not None
+    with redis.Redis.from_url(command.url) as store:
+        store.hset(SPACE_DEFINITIONS, "b", "{")
+    outcome = command("catalog", "spaces", "--json")
+    assert [item["space"] for item in outcome.document["items"]] == ["a"]
+    (told,) = outcome.err.splitlines()
+    assert told.startswith("item 'b' of spaces cannot be read: Invalid JSON")
 
 
 def test_consume_prints_it_as_messages(command: Command) -> None:

@@ -22,6 +22,7 @@ from streamlease.protocol.errors import StoreUnavailable, Unsupported
 from streamlease.protocol.ids import StreamId
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import keys
+from streamlease.streams.catalog.keys import rows
 from streamlease.streams.epochs import keys as epoch_keys
 from streamlease.streams.log.keys import SPACE_DEFINITIONS, SPACE_GENERATIONS, SPACE_VERSION, snapshot_state
 from streamlease.streams.redis.damaged import attempt, parsing, readable
@@ -59,6 +60,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "progress": (put(keys.progress(BAD.id), "bad.0.0", b"1e999"), str(BAD)),
     "progress of another type": (wrong_type(keys.progress(BAD.id)), str(BAD)),
     "journal": (entry, str(BAD)),
+    "item of the catalog": (put(rows("services"), "x/y", b"{"), "item 'x/y' of services"),
     "journal of another type": (wrong_type(keys.journal(BAD.id)), str(BAD)),
     "snapshot": (
         lambda store: store.hset(keys.snapshot(BAD.id), mapping={"id": "1-1", "state": "x"}),

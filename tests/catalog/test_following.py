@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
@@ -16,11 +17,12 @@ from streamlease.catalog import feed
 from streamlease.catalog.followed import Catalog
 from streamlease.catalog.items import CatalogItem, HostItem, LeaderItem, LeaseItem, SpaceItem
 from streamlease.catalog.own_rows import OwnRows
-from streamlease.protocol.errors import CatalogTruncated, InvalidInput, InvalidOption, Unsupported
+from streamlease.protocol.errors import CatalogTruncated, InvalidInput, InvalidOption
 from streamlease.protocol.topics import SharedSubscription
-from streamlease.registry import hosts
+from streamlease.registry import hosts, keys
 from streamlease.registry.hosts import HostInfo
 from streamlease.streams.catalog.keys import CATALOG, HOSTS, SPACES
+from streamlease.streams.log.keys import SPACE_DEFINITIONS
 from streamlease.streams.redis.connection import ask
 from tests.conftest import MakeServer
 
@@ -266,16 +268,72 @@ async def test_a_follower_outlives_a_restart(make_redis_server: MakeServer) -> N
         assert (getattr(change.item, "space", None), change.diff) == ("b", 1)
 
 
-async def test_a_damaged_row_is_named(client: Client) -> None:
-    await ask(client.redis, [("HSET", "sl:{catalog}:rows:services", "p/x", "{")])
-    with pytest.raises(Unsupported, match=r"item 'p/x' of services cannot be read"):
-        async with client.catalog("services"):
+async def test_an_item_that_cannot_be_read_is_named_and_left_out(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be of a later version, and stops nobody who follows the others."""
+    await client.create_space("a", ["a/#"])
+    await ask(client.redis, [("HSET", SPACE_DEFINITIONS, "b", "{")])
+    async with client.catalog("spaces") as spaces, asyncio.timeout(SECONDS):
+        (one,) = spaces.items
+        start = spaces.at
+        await _change_a_space(client, "b", "[]")
+        await client.alter_space("a", streams=2)
+        assert [(await anext(spaces)).diff for _ in range(2)] == [-1, 1]
+        await _change_a_space(client, "a", "now it is damaged, too")
+        gone = await anext(spaces)
+        grown = one.model_copy(update={"streams": 2, "generation": 1})
+        assert (gone.item, gone.diff, spaces.items) == (grown, -1, {})
+    assert "item 'b' of spaces cannot be read" in caplog.text
+    assert "item 'a' of spaces cannot be read" in caplog.text
+    async with client.catalog("spaces", start=start) as spaces:
+        told = [(change.item, change.diff) for change in spaces.ready()]
+        assert told == [(one, -1), (grown, 1), (grown, -1)]
+
+
+async def _change_a_space(client: Client, name: str, row: str) -> None:
+    (former,) = await ask(client.redis, [("HGET", SPACE_DEFINITIONS, name)])
+    change = ("c", "spaces", "k", name, "o", former, "n", row, "i", "99")
+    await ask(client.redis, [("HSET", SPACE_DEFINITIONS, name, row), ("XADD", SPACES.changes, "*", *change)])
+    await ask(client.redis, [("PUBLISH", SPACES.told, "")])
+
+
+async def test_who_meets_a_change_that_cannot_be_read_lists_anew(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    await hosts.beat(client.redis, HostInfo(host="one"))
+    async with client.catalog("hosts") as found, asyncio.timeout(SECONDS):
+        start = found.at
+        await ask(client.redis, [("XADD", HOSTS.changes, "*", "c", "hosts")])
+        await hosts.beat(client.redis, HostInfo(host="two"))
+        change = await anext(found)
+        assert (getattr(change.item, "host", None), change.diff) == ("two", 1)
+    assert re.search(
+        r"the change \d+-\d+ in sl:\{hosts\}:changes is damaged: all hosts are listed", caplog.text
+    )
+    with pytest.raises(CatalogTruncated):
+        async with client.catalog("hosts", start=start):
             pass
-    await ask(client.redis, [("XADD", HOSTS.changes, "*", "c", "hosts")])
-    async with client.catalog("hosts") as found:
-        await ask(client.redis, [("XADD", HOSTS.changes, "*", "c", "hosts"), ("PUBLISH", HOSTS.told, "")])
-        with pytest.raises(Unsupported, match=r"the change \d+-\d+ in sl:\{hosts\}:changes is damaged"):
-            await anext(found)
+
+
+async def test_a_group_whose_journal_cannot_be_read_has_no_leases(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    await client.create_space("a", ["a/#"], streams=2)
+    whole, damaged = (SharedSubscription.parse(f"$shared/{name}/a/#") for name in ("whole", "damaged"))
+    async with client.subscribe(str(whole)), client.subscribe(str(damaged)):
+        async with client.catalog("leases") as leases:
+            async with asyncio.timeout(SECONDS):
+                while len(leases.items) < 4:
+                    await anext(leases)
+            start = leases.at
+        await ask(client.redis, [("XADD", keys.journal(damaged.id), "*", "x", "y")])
+        async with client.catalog("leases") as leases:
+            assert {getattr(item, "subscription", "") for item in leases.items} == {str(whole)}
+            assert f"the leases of {damaged} are left out" in caplog.text
+        async with client.catalog("leases", start=start) as leases:
+            told = [(getattr(change.item, "subscription", ""), change.diff) for change in leases.ready()]
+            assert told == [(str(damaged), -1)] * 2
 
 
 @pytest.mark.parametrize("collection", ["", "nothing", "Spaces", "\udcff"])
