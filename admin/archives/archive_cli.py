@@ -198,7 +198,6 @@ def _with_archive(
     import asyncio
     from contextlib import closing
 
-    from streamlease.streams.archive import archive_turns
     from streamlease.streams.redis.urls import blocking_twin
 
     async def main(client: Client) -> T:
@@ -208,10 +207,11 @@ def _with_archive(
             raise InvalidInput(
                 f"space {name} has no archive: give it one: streamlease space alter {name} --archive URI"
             )
-        with closing(blocking_twin(client.redis)) as blocking, noting(archive_turns.__name__):
-            done = await asyncio.to_thread(work, blocking, space, settings)
-        if trim:
-            await _trim(client)
+        with noting("streamlease.streams"):
+            with closing(blocking_twin(client.redis)) as blocking:
+                done = await asyncio.to_thread(work, blocking, space, settings)
+            if trim:
+                await _trim(client)
         return done
 
     return with_client(redis, main)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamlease.admin.common_options import RedisUrl, chosen_url
-from streamlease.admin.messages.consume import BROKEN_PIPE, Printer, run_until_stopped
-from streamlease.admin.output import document, noting, printable, table
+from streamlease.admin.common_options import RedisUrl
+from streamlease.admin.messages.consume import Printer, print_until_stopped
+from streamlease.admin.output import document, printable, table
 from streamlease.protocol.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -48,14 +46,7 @@ def catalog(
     check_collection(name)
     if start is not None and not follow:
         raise InvalidOption("--from says where to go on, so it needs --follow")
-    try:
-        work = partial(_print, name, follow, start)
-        with noting("streamlease.catalog"):  # what is left out
-            asyncio.run(run_until_stopped(chosen_url(redis), work, as_json, None, None))
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
-    return 0
+    return print_until_stopped(redis, partial(_print, name, follow, start), as_json)
 
 
 async def _print(name: str, follow: bool, start: str | None, client: Client, printer: Printer) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamlease.admin.common_options import RedisUrl, chosen_url
-from streamlease.admin.messages.consume import BROKEN_PIPE, Printer, run_until_stopped
+from streamlease.admin.common_options import RedisUrl
+from streamlease.admin.messages.consume import Printer, print_until_stopped
 from streamlease.admin.messages.message_lines import value_of
 from streamlease.admin.output import document, printable, table
 from streamlease.protocol.plain_values import plain
@@ -33,13 +31,7 @@ def collection(
     ] = False,
 ) -> int:
     """Print the items of collections with their counts; with --follow, then each change."""
-    work = partial(_print, filter, follow)
-    try:
-        asyncio.run(run_until_stopped(chosen_url(redis), work, as_json, None, None))
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
-    return 0
+    return print_until_stopped(redis, partial(_print, filter, follow), as_json)
 
 
 async def _print(filter: str, follow: bool, client: Client, printer: Printer) -> None:

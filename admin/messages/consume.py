@@ -23,7 +23,7 @@ import typer
 from streamlease.admin.common_options import RedisUrl, check_seconds, chosen_url
 from streamlease.admin.log_format import LogFormat, LogFormatOption, set_up_logs
 from streamlease.admin.messages.message_lines import epoch_json_line, epoch_text_line, json_line, text_line
-from streamlease.admin.output import note
+from streamlease.admin.output import note, noting
 from streamlease.protocol.addresses import shown_address
 from streamlease.protocol.errors import InvalidOption, UnknownGroup
 from streamlease.protocol.topics import SHARED_PREFIXES, SharedSubscription, check_filter
@@ -187,6 +187,17 @@ def _work(source: str, start: str | None, epochs: str) -> Work:
     if epochs == "off":
         return partial(_consume_alone, filter, begin)
     return partial(_consume_epochs, filter, begin, cast("EpochMode", epochs))
+
+
+def print_until_stopped(redis: str | None, work: Work, as_json: bool) -> int:
+    """Do `work` until it ends or a signal says so: the exit code. What cannot be read meanwhile is noted."""
+    try:
+        with noting("streamlease.streams"), noting("streamlease.catalog"):
+            asyncio.run(run_until_stopped(chosen_url(redis), work, as_json, None, None))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    return 0
 
 
 async def run_until_stopped(

@@ -216,9 +216,8 @@ async def _delete(client: Client, name: str, *, with_archive: bool) -> None:
     import asyncio
     from contextlib import closing
 
-    from streamlease.streams.archive import archive_turns
     from streamlease.streams.archive.removal import delete_with_archive
     from streamlease.streams.redis.urls import blocking_twin
 
-    with closing(blocking_twin(client.redis)) as blocking, noting(archive_turns.__name__):
+    with closing(blocking_twin(client.redis)) as blocking, noting("streamlease.streams"):
         await asyncio.to_thread(delete_with_archive, blocking, name)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
+import redis
 
+from streamlease.protocol.ids import StreamId
+from streamlease.streams.log.keys import stream_meta, stream_news
 from tests.admin.command import Command, finish
 
 
@@ -131,3 +135,20 @@ def test_changes_that_are_resumed_are_there_once(command: Command, tmp_path: Pat
         assert command.ok(*piped, text=text).document["published"] == published
     items = command.ok("collection", "prices/x", "--json").document["items"]
     assert {one["payload"]: one["count"] for one in items} == {"a": -2, "b": -2}
+
+
+def test_who_follows_is_told_that_a_stream_cannot_be_read_any_more(command: Command) -> None:
+    command.ok("space", "create", "prices", "--topics", "prices/#", "--collection")
+    command.ok("publish", "prices/a", text="x\n")
+    process = command.start("collection", "prices/#", "--follow")
+    assert process.stdout is not None and command.url is not None
+    assert process.stdout.readline() == b"+1\tprices/a\t\tx\n"
+    stream = StreamId("prices", 0, 0)
+    with redis.Redis.from_url(command.url) as store:
+        store.hset(stream_meta(stream), "next", "x")
+        store.publish(stream_news(stream), "2")
+    until = time.monotonic() + 20
+    while b"prices.0.0" not in command.log.read_bytes():
+        assert time.monotonic() < until, "nothing is said"
+        time.sleep(0.05)
+    finish(process)

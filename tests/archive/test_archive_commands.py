@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog import load_catalog
 
+from streamlease.protocol.ids import StreamId
 from streamlease.streams.archive import archive_turns
 from streamlease.streams.archive.archiver import Archived, Archiver
-from streamlease.streams.log.keys import archive_turn
+from streamlease.streams.log.keys import archive_turn, stream_log
 from streamlease.streams.redis.connection import BlockingRedis, ask, connect_blocking, run_blocking
 from tests.admin.command import Command, InProcess
 
@@ -143,6 +144,21 @@ def test_what_cannot_be_an_archive_is_refused_in_one_line(
         none = command("archive", words, "plain")
         assert (none.code, len(none.err.splitlines())) == (2, 1)
         assert "has no archive" in none.err
+
+
+def test_a_run_says_which_messages_are_missing(tmp_path: Path, embedded_redis_url: str, uri: str) -> None:
+    command, publisher = InProcess(tmp_path, embedded_redis_url), Command(tmp_path, embedded_redis_url)
+    made(command, uri)
+    for first in (0, 10, 20):
+        publish(publisher, first, 10)
+    log = stream_log(StreamId("flights", 0, 0))
+    with closing(connect_blocking(embedded_redis_url)) as redis:
+        (entries,) = run_blocking(ask(redis, [("XRANGE", log, "-", "+")]))
+        run_blocking(ask(redis, [("XDEL", log, entries[1][0])]))
+    outcome = command("archive", "run", "flights")
+    assert outcome.code == 0
+    (told,) = outcome.err.splitlines()
+    assert told.startswith("archive of flights.0.0: stream flights.0.0 has nothing at offsets 10 to 19: ")
 
 
 def test_a_run_has_its_turn(
