@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from streamlease.protocol.errors import Fenced, Indefinite, StoreUnavailable, StreamSealed
-from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.publish.staged.batch_plan import BatchPlan
 from streamlease.streams.publish.staged.delivery import Delivery
 from streamlease.streams.publish.staged.staging import StagedLost
 from streamlease.streams.redis.connection import ask
 from tests.streams.delivering import SCHEMA, SINK, Dying, rig
+from tests.streams.schema_change import alter_schema
 
 
 async def test_a_repeated_batch_is_the_first_one(real_redis_url: str) -> None:
@@ -95,8 +95,8 @@ async def test_a_space_altered_between_staging_and_commit(embedded_redis_url: st
 async def test_a_schema_that_got_a_column_between_staging_and_commit(embedded_redis_url: str) -> None:
     async with rig(embedded_redis_url, SCHEMA) as world:
         staged = world.stage(0, range(40), 2, "a")
-        wider = Schema.of({"columns": [*SCHEMA["columns"], {"name": "m", "type": "string"}]})
-        await world.spaces.redefine("t", lambda space: space.with_schema(wider))
+        wider = {"columns": [*SCHEMA["columns"], {"name": "m", "type": "string"}]}
+        await alter_schema(world.spaces, "t", wider)
         await world.delivery().deliver(0, staged)
         assert await world.numbers() == list(range(40))
 

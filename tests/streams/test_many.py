@@ -19,6 +19,7 @@ from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis, conn
 from streamlease.streams.spaces.spaces import Space, SpaceStore
 from tests.conftest import MakeServer
 from tests.streams.helpers import until
+from tests.streams.schema_change import alter_schema
 
 OLD = {"columns": [{"name": "carrier", "type": "string", "nullable": False}]}
 NEW = {"columns": [*OLD["columns"], {"name": "gate", "type": "int16"}]}
@@ -232,7 +233,7 @@ async def test_an_append_of_an_older_version_is_written_under_the_newest(
         encode_typed_rows(Schema.of(OLD), [Row("s/a", b"", b"k", (("h", b"v"),), 5, {"carrier": name})])
         for name in ("UA", "AA")
     ]
-    await store.alter_schema("s", NEW)
+    await alter_schema(store, "s", NEW)
     done = run_blocking(AsyncLog(blocking).append(Append(stream, "~p", 1, 0, old[0])))
     assert (done.first, done.rows, done.duplicate) == (0, 1, False)
     assert run_blocking(AsyncLog(blocking).append(Append(stream, "~p", 1, 0, old[0]))).duplicate

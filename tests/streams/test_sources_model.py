@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from streamlease.streams.entries.delivered import Message, to_messages
-from streamlease.streams.entries.schemas import Schema
 from streamlease.streams.imports.inbox import InboxMover
 from streamlease.streams.imports.redis_streams import Mapping, PlainReader
 from streamlease.streams.imports.transfer import Transfer
@@ -23,6 +22,7 @@ from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.redis import connection
 from streamlease.streams.redis.connection import AsyncRedis, connect
 from streamlease.streams.spaces.spaces import SpaceStore
+from tests.streams.schema_change import alter_schema
 
 N = {"name": "n", "type": "int64", "nullable": False}
 MORE = {"name": "more", "type": "string"}
@@ -125,8 +125,7 @@ class Sources(RuleBasedStateMachine):
     @precondition(lambda self: not self.wide)
     @rule(kill=STEPS)
     def add_a_column(self, kill: int | None) -> None:
-        more = Schema.of({"columns": [N, MORE]})
-        self.run(SpaceStore(self.redis).redefine("s", lambda space: space.with_schema(more)), kill)
+        self.run(alter_schema(SpaceStore(self.redis), "s", {"columns": [N, MORE]}), kill)
         self.wide = len(self.run(self.spaces.get("s")).schemas) == 2
 
     async def everything(self) -> list[Message]:

@@ -28,6 +28,7 @@ from streamlease.streams.spaces.spaces import Space, SpaceStore
 from tests.awake import within
 from tests.conftest import MakeServer
 from tests.streams.helpers import Proxy
+from tests.streams.schema_change import alter_schema
 
 TYPED = {"columns": [{"name": "n", "type": "int64", "nullable": False}, {"name": "w", "type": "string"}]}
 
@@ -156,7 +157,7 @@ async def test_rows_are_converted_to_the_schema(redis: AsyncRedis) -> None:
     transfer = Transfer(redis, "file")
     await transfer.put([Item((1, 1), "s/a", {"n": "5", "w": b"x"}), Item((1, 2), "s/a", {"n": 6})])
     more = {"columns": [*TYPED["columns"], {"name": "l", "type": "list<int8>"}]}
-    await SpaceStore(redis).alter_schema("s", more)
+    await alter_schema(SpaceStore(redis), "s", more)
     await transfer.put([Item((1, 3), "s/a", {"n": 7})])
     await Transfer(redis, "file").put([Item((1, 4), "s/a", {"n": 8, "l": "[1, 2]"})])
     assert [one.values for one in await messages(redis)] == [

@@ -18,6 +18,7 @@ from streamlease.streams.log.segments import read_range
 from streamlease.streams.publish.publisher import Publisher
 from streamlease.streams.redis.connection import AsyncRedis, BlockingRedis
 from streamlease.streams.spaces.spaces import Space, SpaceStore
+from tests.streams.schema_change import alter_schema
 
 OLD: dict[str, Any] = {
     "columns": [
@@ -103,7 +104,7 @@ async def test_a_new_nullable_column_under_a_running_publisher(redis: AsyncRedis
     async with Publisher(redis) as running:
         for topic in topics:
             await running.send(topic, {"carrier": "old"})
-        altered = await SpaceStore(redis).alter_schema("f", NEW)
+        altered = await alter_schema(SpaceStore(redis), "f", NEW)
         assert [one.fingerprint for one in altered.schemas] == [
             Schema.of(OLD).fingerprint,
             Schema.of(NEW).fingerprint,
@@ -136,7 +137,7 @@ async def test_rows_on_their_way_while_the_schema_changes_are_written_once(redis
         columns = list(NEW["columns"])
         for number in range(5):
             columns.append({"name": f"more{number}", "type": "string"})
-            await SpaceStore(redis).alter_schema("f", {"columns": columns})
+            await alter_schema(SpaceStore(redis), "f", {"columns": columns})
         await asyncio.gather(*senders)
     found = await all_messages(redis, space)
     sent = [f"{part}-{n}" for part in range(4) for n in range(100)]
@@ -158,7 +159,7 @@ async def test_a_stream_that_was_not_told_of_the_schema_is_told_by_a_publisher(r
 
 async def test_an_older_definition_does_not_take_a_stream_back(redis: AsyncRedis, log: AsyncLog) -> None:
     space = await create(redis)
-    altered = await SpaceStore(redis).alter_schema("f", NEW)
+    altered = await alter_schema(SpaceStore(redis), "f", NEW)
     await SpaceStore(redis).generations.tell_schemas(space)
     (stream,) = altered.streams()
     assert await redis.hget(stream_meta(stream), "schema") == Schema.of(NEW).fingerprint.encode()  # type: ignore[misc]
@@ -173,14 +174,14 @@ async def test_changes_that_are_not_compatible_change_nothing(redis: AsyncRedis)
         [OLD["columns"][0], {"name": "delay", "type": "float32"}],
     ):
         with pytest.raises(SchemaMismatch, match="cannot change so"):
-            await store.alter_schema("f", {"columns": columns})
+            await alter_schema(store, "f", {"columns": columns})
     with pytest.raises(InvalidOption):
-        await store.alter_schema("f", {"columns": [*OLD["columns"], {"name": "x", "type": "int7"}]})
+        await alter_schema(store, "f", {"columns": [*OLD["columns"], {"name": "x", "type": "int7"}]})
     assert await store.get("f") == space
-    assert await store.alter_schema("f", OLD) == space
+    assert await alter_schema(store, "f", OLD) == space
     await store.create("plain", ["plain/#"])
     with pytest.raises(SchemaMismatch, match="without a schema"):
-        await store.alter_schema("plain", OLD)
+        await alter_schema(store, "plain", OLD)
 
 
 async def test_creating_again_with_the_same_schema_is_done_at_once(redis: AsyncRedis) -> None:
