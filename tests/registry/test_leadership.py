@@ -195,6 +195,22 @@ async def test_a_renewal_in_between_starts_the_watch_again(redis: AsyncRedis) ->
     assert candidacy.observe(record, 2 * TTL)
 
 
+@pytest.mark.parametrize("changed", ["term", "renewed_at"])
+async def test_only_the_very_record_that_was_watched_is_taken_over(redis: AsyncRedis, changed: str) -> None:
+    """Also if the record that came in its place has expired by the clock of Redis."""
+    await claim(redis, "h1")
+    await age(redis, 3 * TTL)
+    candidacy = Candidacy(GROUP, "h2", "box-h2", CONFIG)
+    record = await leadership.read(redis, GROUP)
+    candidacy.observe(record, 0)
+    assert candidacy.observe(record, TTL)
+    await ask(redis, [("HINCRBY", keys.leader(GROUP), changed, 1)])
+    assert await candidacy.attempt(redis) is None
+    assert (await leadership.read(redis, GROUP)).host == "h1"
+    await ask(redis, [("HINCRBY", keys.leader(GROUP), changed, -1)])
+    assert await candidacy.attempt(redis) == 2
+
+
 async def test_the_deposed_leader_is_fenced_everywhere(redis: AsyncRedis) -> None:
     await claim(redis, "h1")
     journal = Journal(redis, GROUP, "h1", 1, b"0-0")
