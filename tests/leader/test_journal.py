@@ -22,7 +22,7 @@ from streamlease.leader.core.state.records import (
 )
 from streamlease.leader.journal import Commit, Journal, Recovery, TailLost, recover
 from streamlease.protocol.cuts import Ranges
-from streamlease.protocol.errors import NotDurable, StreamleaseError
+from streamlease.protocol.errors import Fenced, NotDurable, StreamleaseError
 from streamlease.registry import keys, leadership
 from streamlease.registry.leadership import Candidacy, LeadershipConfig
 from streamlease.streams.redis.connection import AsyncRedis, ask, connect
@@ -177,6 +177,19 @@ async def test_a_snapshot_and_the_rest_give_the_state(redis: AsyncRedis) -> None
     assert counted(recovery.state) == (1, 2)
     assert recovery.state == state_of(ADDED, lease(1), lease(2), Committed(offsets={S0: 5}))
     assert recovery.last_id == journal.last_id
+
+
+async def test_a_snapshot_of_a_former_term_of_the_same_host_is_refused(redis: AsyncRedis) -> None:
+    """Also where it was stopped before it wrote, and leads again since."""
+    journal = await opened(redis)
+    await commit(journal, ADDED)
+    await leadership.resign(redis, GROUP, "h", 1)
+    assert await lead(redis) == 2
+    with pytest.raises(Fenced):
+        await journal.snapshot(state_of(ADDED).snapshot())
+    with pytest.raises(Fenced):
+        await commit(journal, lease(1))
+    assert await ask(redis, [("EXISTS", keys.snapshot(GROUP)), ("XLEN", keys.journal(GROUP))]) == [0, 1]
 
 
 async def test_a_snapshot_alone_is_enough(redis: AsyncRedis) -> None:
