@@ -65,7 +65,8 @@ async def records(client: Client) -> Finding:
             Level.FAIL,
             f"{len(found)} cannot be read: {some(found, '; ')}",
             "restore them from a backup, or delete what they belong to ('streamlease space delete', "
-            "'streamlease group delete --force'); the rest is not touched by it",
+            "'streamlease group delete --force'); an item of the catalog goes with what made it; "
+            "the rest is not touched by it",
         )
     if overlapping := _overlapping(known):
         return Finding(

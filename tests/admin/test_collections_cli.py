@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import redis
 
 from streamlease.protocol.ids import StreamId
 from streamlease.streams.log.keys import stream_meta, stream_news
-from tests.admin.command import Command, finish
+from tests.admin.command import Command, finish, until
 
 
 def test_a_collection_is_made_and_shown(command: Command) -> None:
@@ -147,8 +146,5 @@ def test_who_follows_is_told_that_a_stream_cannot_be_read_any_more(command: Comm
     with redis.Redis.from_url(command.url) as store:
         store.hset(stream_meta(stream), "next", "x")
         store.publish(stream_news(stream), "2")
-    until = time.monotonic() + 20
-    while b"prices.0.0" not in command.log.read_bytes():
-        assert time.monotonic() < until, "nothing is said"
-        time.sleep(0.05)
+    until(lambda: b"prices.0.0" in command.log.read_bytes(), 20)
     finish(process)

@@ -9,6 +9,8 @@ import pytest
 from redis.exceptions import NoScriptError
 
 from streamlease.protocol.errors import Indefinite, StoreUnavailable
+from streamlease.protocol.ids import StreamId
+from streamlease.streams.log.keys import stream_log
 from streamlease.streams.redis.connection import exchange
 from streamlease.testing.memory.memory_connection import connect, connect_redis
 from streamlease.testing.memory.memory_server import MemoryServer
@@ -53,10 +55,11 @@ async def test_topics_are_listed_and_a_deleted_space_leaves_nothing() -> None:
             while not topics.items:
                 await anext(topics)
             assert [getattr(item, "topic", "") for item in topics.items] == ["a/x"]
+            assert await client.redis.exists(stream_log(StreamId("s", 0, 0)), stream_log(StreamId("s", 0, 1)))
             await client.spaces.delete("s")
             assert (await anext(topics)).diff == -1
         left = [key.decode() async for key in client.redis.scan_iter()]
-        assert [key for key in left if ":s.0." in key or "a/x" in key] == []
+        assert [key for key in left if "{s." in key] == []
 
 
 async def test_what_expires_goes_by_the_servers_own_clock() -> None:
