@@ -1,16 +1,15 @@
 """The command ``streamlease``.
 
-Exit 0: done; 1: failed; 2: the command or one of its values is not acceptable; 130: Ctrl-C; 141: the reader
-of what ``consume`` prints went away. An error is one line on standard error, ``error: what, which value,
-what to do``; with ``--json`` there is also a document ``{"error": {"type", "message"}}`` on standard output,
-so that a program always has one to read.
+Exit 0: done; 1: failed; 2: the command or one of its values is not acceptable; 130: Ctrl-C; 141: who
+read what it prints went away. An error is one line on standard error, ``error: what, which value, what to
+do``; with ``--json`` there is also a document ``{"error": {"type", "message"}}`` on standard output, so that
+a program always has one to read.
 
 Everything slow is imported by the command that needs it: ``streamlease --help`` loads no client.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gc
 import logging
@@ -28,14 +27,14 @@ from streamlease.admin.epochs import epochs_cli
 from streamlease.admin.gateway import bridge_cli, gateway_cli
 from streamlease.admin.groups import group_cli
 from streamlease.admin.messages import catalog_view, collection_view, consume, importing, publish
-from streamlease.admin.output import document, escape_what_has_no_code, note
+from streamlease.admin.output import OutputLost, document, let_go, note, prepare_output
 from streamlease.admin.queries import executor_cli, query_cli, submit_cli
 from streamlease.admin.queries.secrets_aside import start_without_secrets
 from streamlease.admin.redis import redis_cli
 from streamlease.admin.spaces import space_cli
 from streamlease.protocol.errors import InvalidInput, StreamleaseError
 
-FAILED, USAGE = 1, 2
+FAILED, USAGE, BROKEN_PIPE = 1, 2, 141
 
 app = typer.Typer(
     name="streamlease",
@@ -117,7 +116,7 @@ def main() -> None:
     """The entry point."""
     # A view of 10,000 streams makes objects by the hundred thousand, which all stay to the end.
     gc.set_threshold(100_000)
-    escape_what_has_no_code()
+    prepare_output()
     _hide_secrets()
     start_without_secrets(sys.argv[1:])
     sys.exit(run(sys.argv[1:]))
@@ -165,7 +164,10 @@ def run(arguments: list[str]) -> int:
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s: %(message)s", stream=sys.stderr)
     try:
         result: Any = tree()(arguments, standalone_mode=False, prog_name="streamlease")
+        sys.stdout.flush()
         return result if isinstance(result, int) else 0
+    except OutputLost as lost:
+        return _without_output(lost)
     except StreamleaseError as error:
         return _failed(error, str(error), as_json, USAGE if isinstance(error, InvalidInput) else FAILED)
     except KeyboardInterrupt:
@@ -179,10 +181,22 @@ def run(arguments: list[str]) -> int:
         note("error: nothing was done: the question was not answered with yes")
         return FAILED
     except Exception as error:
-        return _usage(error, as_json)
+        return _usage(error, arguments, as_json)
 
 
-def _usage(error: Exception, as_json: bool) -> int:
+def _without_output(lost: OutputLost) -> int:
+    """Exit code of a command whose standard output could not be written."""
+    let_go()
+    if lost.by_reader:  # it has enough of it
+        return BROKEN_PIPE
+    note(
+        f"error: standard output cannot be written: {lost}: send it elsewhere, or make room for it; "
+        "what the command was to do may be done"
+    )
+    return FAILED
+
+
+def _usage(error: Exception, arguments: list[str], as_json: bool) -> int:
     """Exit code of an error in the use of the command; anything else is a defect and goes on."""
     if not hasattr(error, "format_message"):
         raise error
@@ -191,8 +205,18 @@ def _usage(error: Exception, as_json: bool) -> int:
         note(message)
         return USAGE
     context = getattr(error, "ctx", None)
-    path = context.command_path if context is not None else "streamlease"
+    path = context.command_path if context is not None else _called(arguments)
     return _failed(error, f"{message.rstrip('.')}{_value(error)}: see '{path} --help'", as_json, USAGE)
+
+
+def _called(arguments: list[str]) -> str:
+    """The command that these words call, for errors that do not say in which command they are."""
+    node, path = tree(), ["streamlease"]
+    for word in arguments:
+        below = getattr(node, "commands", {}).get(word)
+        if below is not None:
+            node, path = below, [*path, word]
+    return " ".join(path)
 
 
 def _value(error: Exception) -> str:
@@ -210,7 +234,9 @@ def _failed(error: Exception, message: str, as_json: bool, code: int) -> int:
     if as_json:
         from streamlease.admin.answers import Error
 
-        with contextlib.suppress(BrokenPipeError):
+        try:
             document(Error.of(error, text))
+        except OutputLost:
+            let_go()  # the line below says what there is to say
     note(f"error: {text}")
     return code

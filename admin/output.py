@@ -2,15 +2,19 @@
 
 Standard output carries results only. A table has one line per row, as wide as its content, so it can be read
 line by line; ten thousand lines are written in a moment. A character that the encoding of standard output
-does not have is written as JSON would write it, ``\\u00fc``: in a document it means the same.
+does not have is written as JSON would write it, ``\\u00fc``: in a document it means the same. A command
+that cannot write ends (`OutputLost`): nothing is committed that was not written.
 """
 
 from __future__ import annotations
 
 import codecs
+import contextlib
 import io
 import json
 import logging
+import os
+import select
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,11 +35,53 @@ ESCAPED = "streamlease.escaped"
 """How Python calls `_escaped` among the ways to go on where something cannot be encoded."""
 
 
+class OutputLost(Exception):
+    """Standard output takes nothing more: whoever read it left, or its disk is full."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(cause.strerror)
+        self.by_reader = isinstance(cause, BrokenPipeError)
+
+
+class _Output(io.FileIO):
+    """A file that says so if it is standard output that cannot be written, and no file of the user's."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            while (written := super().write(data)) is None:  # a pipe that somebody made non-blocking is full
+                select.select((), (self,), ())
+        except OSError as error:
+            raise OutputLost(error) from error
+        return written
+
+
+def prepare_output() -> None:
+    """Let standard output write any character, whatever the locale of the terminal or a pipe is, and raise
+    `OutputLost`. Where a program began without standard streams, files that it opens do not become these."""
+    while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
+        name, mode = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))[opened]
+        setattr(sys, name, os.fdopen(opened, mode, encoding="utf-8", closefd=False))
+    os.close(opened)
+    if type(sys.stdout) is io.TextIOWrapper:
+        raw = _Output(sys.stdout.fileno(), "w", closefd=False)
+        sys.stdout = io.TextIOWrapper(
+            io.BufferedWriter(raw), encoding=sys.stdout.encoding, line_buffering=raw.isatty()
+        )
+    escape_what_has_no_code()
+
+
 def escape_what_has_no_code() -> None:
     """Let standard output write any character, whatever the locale of the terminal or a pipe is."""
     codecs.register_error(ESCAPED, _escaped)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors=ESCAPED)
+
+
+def let_go() -> None:
+    """What is or will be written to standard output is dropped: there is nobody for it."""
+    nobody = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nobody, sys.stdout.fileno())
+    os.close(nobody)
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:
@@ -63,10 +109,19 @@ def line(text: str) -> None:
     sys.stdout.flush()
 
 
+def announce(text: str) -> None:
+    """One line of a server, which serves whether or not it can be written."""
+    try:
+        line(text)
+    except OutputLost:
+        let_go()
+
+
 def note(text: str) -> None:
-    """One line that is no result."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    """One line that is no result. Where standard error cannot be written, there is nobody to tell that."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
 
 
 class _Notes(logging.Handler):

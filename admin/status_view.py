@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from streamlease.admin.facts.status import StatusFacts
 
 
-def status(watch: Watch = None, redis: RedisUrl = None, as_json: AsJson = False) -> int:
+def status(watch: Watch = None, redis: RedisUrl = None, as_json: AsJson = False) -> None:
     """Show the server, leader hosts, spaces and groups in one view."""
     from streamlease.admin.facts import status
 
-    return view(redis, status.look, _draw, as_json=as_json, watch=watch)
+    view(redis, status.look, _draw, as_json=as_json, watch=watch)
 
 
 def _draw(seen: StatusFacts) -> None:

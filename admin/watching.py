@@ -9,7 +9,6 @@ prints one document per line. If Redis does not answer later on, that is reporte
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -33,9 +32,6 @@ Watch = Annotated[
 CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 """Cursor home, screen and scrolled lines away."""
 
-BROKEN_PIPE = 141
-"""What a shell says of a program that a closed pipe ended."""
-
 
 def view(
     redis: str | None,
@@ -44,8 +40,8 @@ def view(
     *,
     as_json: bool,
     watch: float | None,
-) -> int:
-    """Show what `look` reads, once or every `watch` seconds; the exit code.
+) -> None:
+    """Show what `look` reads, once or every `watch` seconds.
 
     Raises:
         InvalidOption: `watch` is no time.
@@ -68,13 +64,7 @@ def view(
             else:
                 _picture(show, seen, first=False, clear=not as_json)
 
-    try:
-        with_client(redis, work)
-    except BrokenPipeError:
-        # Whoever reads the output has enough of it; the interpreter must not fail at its last flush.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
-    return 0
+    with_client(redis, work)
 
 
 def _picture(show: Callable[[Seen], None], seen: Seen, *, first: bool, clear: bool) -> None:

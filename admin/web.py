@@ -13,7 +13,7 @@ import typer
 
 from streamlease.admin.common_options import RedisUrl, chosen_url
 from streamlease.admin.log_format import LogFormat, LogFormatOption, set_up_logs
-from streamlease.admin.output import line
+from streamlease.admin.output import announce
 from streamlease.protocol.addresses import check_listen_host, plain_address, shown_address
 from streamlease.protocol.errors import InvalidOption, Unsupported
 from streamlease.streams.server_sockets import server_socket
@@ -112,7 +112,7 @@ def ui(
     set_up_logs(log_format)
     urls = _servers(chosen_url(redis), server or ())
     with listen(http_host, http_port, "--http-port") as listener:
-        line(f"the page is at http://{shown_address(http_host, listener.getsockname()[1])}/")
+        announce(f"the page is at http://{shown_address(http_host, listener.getsockname()[1])}/")
         asyncio.run(serve(urls, listener, logins, names))
 
 

@@ -10,7 +10,7 @@ import typer
 
 from streamlease.admin.common_options import RedisUrl, chosen_url
 from streamlease.admin.log_format import LogFormat, LogFormatOption, set_up_logs
-from streamlease.admin.output import line
+from streamlease.admin.output import announce
 from streamlease.admin.web import listen
 from streamlease.protocol.addresses import shown_address
 from streamlease.protocol.errors import InvalidOption, Unsupported
@@ -178,7 +178,7 @@ def gateway(
         scheme = "http" if certificate is None else "https"
 
         def ready() -> None:
-            line(f"the gateway is at {scheme}://{shown_address(host, listener.getsockname()[1])}/")
+            announce(f"the gateway is at {scheme}://{shown_address(host, listener.getsockname()[1])}/")
 
         run_quickly(serve_gateway(url, listener, known, limits, certificate, key, ready, webhooks, channels))
 

@@ -30,7 +30,7 @@ app = typer.Typer(
 @app.command("list")
 def list_letters(
     subscription: Sub, watch: Watch = None, redis: RedisUrl = None, as_json: AsJson = False
-) -> int:
+) -> None:
     """List the dead letters of a group and why they failed."""
     shared = SharedSubscription.parse(subscription)
 
@@ -40,7 +40,7 @@ def list_letters(
         letters = [_shown(letter) for letter in await _letters(client, shared)]
         return DeadLetters(subscription=str(shared), dead_letters=letters)
 
-    return view(redis, look, _draw, as_json=as_json, watch=watch)
+    view(redis, look, _draw, as_json=as_json, watch=watch)
 
 
 def _draw(seen: DeadLetters) -> None:

@@ -360,7 +360,7 @@ def history(
     watch: Watch = None,
     redis: RedisUrl = None,
     as_json: AsJson = False,
-) -> int:
+) -> None:
     """Show who did what to a group, when, and with what result, newest last."""
     shared = SharedSubscription.parse(subscription)
 
@@ -386,7 +386,7 @@ def history(
         ]
         return History(subscription=str(shared), acts=acts)
 
-    return view(redis, look, _draw_history, as_json=as_json, watch=watch)
+    view(redis, look, _draw_history, as_json=as_json, watch=watch)
 
 
 def _draw_history(seen: History) -> None:

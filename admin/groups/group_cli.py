@@ -26,7 +26,7 @@ app.command("declare")(group_settings.declare)
 
 
 @app.command()
-def describe(subscription: Sub, watch: Watch = None, redis: RedisUrl = None, as_json: AsJson = False) -> int:
+def describe(subscription: Sub, watch: Watch = None, redis: RedisUrl = None, as_json: AsJson = False) -> None:
     """Show one group: its leader, its streams with their owners and lag, and its borrowers."""
     shared = SharedSubscription.parse(subscription)
 
@@ -35,7 +35,7 @@ def describe(subscription: Sub, watch: Watch = None, redis: RedisUrl = None, as_
 
         return await group.describe(client, shared)
 
-    return view(redis, look, _draw, as_json=as_json, watch=watch)
+    view(redis, look, _draw, as_json=as_json, watch=watch)
 
 
 def _draw(group: Group) -> None:

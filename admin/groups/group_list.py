@@ -39,7 +39,7 @@ def list_groups(
     watch: Watch = None,
     redis: RedisUrl = None,
     as_json: AsJson = False,
-) -> int:
+) -> None:
     """List all groups: who leads them, whether they are paused, and how far behind they are."""
     if topic is not None:
         _plain_topic(topic)
@@ -63,7 +63,7 @@ def list_groups(
         unread = [DamagedRow(name=name, why=reason) for name, reason in known.damaged.items()]
         return GroupList(groups=found, next=more, damaged=[*unread, *damaged])
 
-    return view(redis, look, _draw, as_json=as_json, watch=watch)
+    view(redis, look, _draw, as_json=as_json, watch=watch)
 
 
 def _plain_topic(topic: str) -> None:

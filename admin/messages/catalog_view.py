@@ -39,14 +39,14 @@ def catalog(
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON document; with --follow, one for each item and change.")
     ] = False,
-) -> int:
+) -> None:
     """Print what there is of one kind; with --follow, then each change."""
     from streamlease.catalog.items import check_collection
 
     check_collection(name)
     if start is not None and not follow:
         raise InvalidOption("--from says where to go on, so it needs --follow")
-    return print_until_stopped(redis, partial(_print, name, follow, start), as_json)
+    print_until_stopped(redis, partial(_print, name, follow, start), as_json)
 
 
 async def _print(name: str, follow: bool, start: str | None, client: Client, printer: Printer) -> None:

@@ -29,9 +29,9 @@ def collection(
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON document; with --follow, one for each item and change.")
     ] = False,
-) -> int:
+) -> None:
     """Print the items of collections with their counts; with --follow, then each change."""
-    return print_until_stopped(redis, partial(_print, filter, follow), as_json)
+    print_until_stopped(redis, partial(_print, filter, follow), as_json)
 
 
 async def _print(filter: str, follow: bool, client: Client, printer: Printer) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -39,8 +38,6 @@ T = TypeVar("T")
 Start = Literal["earliest", "latest"] | int | datetime
 Work = Callable[["Client", "Printer"], Awaitable[None]]
 MAX_BATCH = 1000
-BROKEN_PIPE = 141
-"""What a shell says of a program that a closed pipe ended."""
 
 
 @dataclass(slots=True)
@@ -150,12 +147,7 @@ def consume(
 
         port = serve_metrics(metrics_port, metrics_host)
         note(f"note: metrics are at http://{shown_address(metrics_host, port)}/metrics")
-    try:
-        printer = asyncio.run(run_until_stopped(chosen_url(redis), work, as_json, count, timeout))
-    except BrokenPipeError:
-        # Whoever reads the output has enough of it; the interpreter must not fail at its last flush.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
+    printer = asyncio.run(run_until_stopped(chosen_url(redis), work, as_json, count, timeout))
     if timeout is not None and count is not None and not printer.enough:
         note(
             f"error: {printer.printed} of {count} messages came within {timeout:g} s: wait longer, or publish"
@@ -189,15 +181,10 @@ def _work(source: str, start: str | None, epochs: str) -> Work:
     return partial(_consume_epochs, filter, begin, cast("EpochMode", epochs))
 
 
-def print_until_stopped(redis: str | None, work: Work, as_json: bool) -> int:
-    """Do `work` until it ends or a signal says so: the exit code. What cannot be read meanwhile is noted."""
-    try:
-        with noting("streamlease.streams"), noting("streamlease.catalog"):
-            asyncio.run(run_until_stopped(chosen_url(redis), work, as_json, None, None))
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
-    return 0
+def print_until_stopped(redis: str | None, work: Work, as_json: bool) -> None:
+    """Do `work` until it ends or a signal says so. What cannot be read meanwhile is noted."""
+    with noting("streamlease.streams"), noting("streamlease.catalog"):
+        asyncio.run(run_until_stopped(chosen_url(redis), work, as_json, None, None))
 
 
 async def run_until_stopped(

@@ -115,12 +115,12 @@ def create(
 
 
 @app.command("list")
-def list_spaces(watch: Watch = None, redis: RedisUrl = None, as_json: AsJson = False) -> int:
+def list_spaces(watch: Watch = None, redis: RedisUrl = None, as_json: AsJson = False) -> None:
     """List all spaces."""
 
     from streamlease.admin.facts import spaces
 
-    return view(redis, spaces.look, _draw_list, as_json=as_json, watch=watch)
+    view(redis, spaces.look, _draw_list, as_json=as_json, watch=watch)
 
 
 def _draw_list(seen: SpaceList) -> None:
@@ -130,11 +130,11 @@ def _draw_list(seen: SpaceList) -> None:
 
 
 @app.command()
-def show(name: SpaceName, watch: Watch = None, redis: RedisUrl = None, as_json: AsJson = False) -> int:
+def show(name: SpaceName, watch: Watch = None, redis: RedisUrl = None, as_json: AsJson = False) -> None:
     """Show one space and its streams: what they hold, and which groups keep messages from being removed."""
     from streamlease.admin.facts import spaces
 
-    return view(redis, partial(spaces.look_into, name=name), space_view.draw, as_json=as_json, watch=watch)
+    view(redis, partial(spaces.look_into, name=name), space_view.draw, as_json=as_json, watch=watch)
 
 
 @app.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import redis
@@ -143,6 +144,35 @@ COMMANDS = [
     ["status"],
     ["serve", "--http-port", "0"],
 ]
+
+
+def commands(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], list[str]]]:
+    """All commands below `node`, each with its options that take a value."""
+    for name, one in sorted(node.commands.items()):
+        if hasattr(one, "commands"):
+            yield from commands(one, (*path, name))
+        else:
+            yield (
+                (*path, name),
+                [
+                    each.opts[0]
+                    for each in one.params
+                    if each.param_type_name == "option" and not each.is_flag
+                ],
+            )
+
+
+def test_an_option_without_its_value_names_its_command(capfd: pytest.CaptureFixture[str]) -> None:
+    tried = 0
+    for path, options in commands(cli.tree()):
+        for option in options:
+            assert cli.run([*path, option]) == 2, (path, option)
+            said = (
+                f"error: Option '{option}' requires an argument: see 'streamlease {' '.join(path)} --help'\n"
+            )
+            assert capfd.readouterr().err == said
+            tried += 1
+    assert tried > 200
 
 
 def test_a_redis_that_is_not_there(capfd: pytest.CaptureFixture[str]) -> None:
