@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
 from streamlease.channels.core.channel_limits import ChannelLimits
@@ -115,10 +114,14 @@ class GatewayApp:
         }
         """By what the address begins and ends with."""
         self._traces = RequestTraces.active()
-        self._lifespan = Router(lifespan=self._living)
 
     @asynccontextmanager
-    async def _living(self, _: object) -> AsyncIterator[None]:
+    async def living(self) -> AsyncIterator[None]:
+        """All that answers requests. What ASGI has for this would tell an error as a traceback.
+
+        Raises:
+            StoreUnavailable, StoreRefused: Redis does not do what a gateway needs at the start.
+        """
         cursors = CursorCodec(await secret_of(self._client.redis, SECRET))
         secret = await secret_of(self._client.redis, MEMBERS_SECRET)
         async with (
@@ -146,10 +149,8 @@ class GatewayApp:
         return refusal(error)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request, or the life of the application."""
-        if scope["type"] == "lifespan":
-            await self._lifespan(scope, receive, send)
-        elif scope["type"] == "http":
+        """One request."""
+        if scope["type"] == "http":
             call, began = HttpCall(scope), perf_counter()
             try:
                 if self._traces is None:

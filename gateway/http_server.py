@@ -80,6 +80,31 @@ class HttpServer(uvicorn.Server):
         self.should_exit = True
 
 
+class GatewayServer(HttpServer):
+    """The same for a gateway, which begins before requests are answered, and ends after."""
+
+    def __init__(
+        self,
+        app: GatewayApp,
+        config: uvicorn.Config,
+        *,
+        signals: bool = True,
+        begun: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(config, signals=signals, begun=begun)
+        self._app = app
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """See uvicorn.
+
+        Raises:
+            StoreUnavailable, StoreRefused: Redis does not do what a gateway needs at the start.
+        """
+        with self.capture_signals():
+            async with self._app.living():
+                await super().serve(sockets)
+
+
 def gateway_config(app: GatewayApp, **options: Any) -> uvicorn.Config:
     """How a gateway is served."""
     return uvicorn.Config(
@@ -89,7 +114,7 @@ def gateway_config(app: GatewayApp, **options: Any) -> uvicorn.Config:
         timeout_graceful_shutdown=LAST_SECONDS,
         timeout_keep_alive=IDLE_SECONDS,
         server_header=False,
-        lifespan="on",
+        lifespan="off",
         ws="none",
         http=HttpConnection,
         proxy_headers=False,
@@ -115,7 +140,7 @@ async def serve_gateway(
 
     Raises:
         InvalidOption: certificate and key cannot be used.
-        StoreUnavailable, Unsupported: Redis does not answer at the start, or does not suit.
+        StoreUnavailable, StoreRefused, Unsupported: Redis does not answer at the start, or does not suit.
     """
     from streamlease.gateway.http_app import GatewayApp
 
@@ -138,7 +163,7 @@ async def serve_gateway(
                 f"--certificate {certificate} and --key {key} cannot be used ({error}): "
                 f"give two PEM files that belong together"
             ) from None
-        await HttpServer(config, begun=ready).serve(sockets=[listener])
+        await GatewayServer(app, config, begun=ready).serve(sockets=[listener])
 
 
 def _digest(certificate: Path | None) -> str:

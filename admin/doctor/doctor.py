@@ -124,7 +124,7 @@ async def _examine(
         except StreamleaseError as error:
             return [Finding("server", Level.FAIL, str(error))]
         findings = [
-            Finding("server", Level.OK, f"{facts.name} {facts.version} at {facts.address} answers"),
+            _server(facts),
             _version(facts),
             _eviction(facts),
             _persistence(facts),
@@ -164,6 +164,19 @@ async def _examine(
 
 
 # ---------------------------------------------------------------- the server
+
+
+def _server(facts: ServerFacts) -> Finding:
+    text = f"{facts.name} {facts.version} at {facts.address}"
+    if facts.get("role") in ("slave", "replica"):
+        primary = f"{facts.get('master_host')}:{facts.get('master_port')}"
+        return Finding(
+            "server",
+            Level.FAIL,
+            f"{text} is a replica of {primary}: nothing can be published, committed or led there",
+            "give the address of the primary, or that of the Sentinels, which know it",
+        )
+    return Finding("server", Level.OK, f"{text} answers")
 
 
 def _version(facts: ServerFacts) -> Finding:

@@ -21,7 +21,7 @@ from streamlease.admin.messages.publication import (
 from streamlease.admin.messages.publish_epochs import EpochPlan, publish_epochs
 from streamlease.admin.messages.publish_once import check_resumable, publish_resumably
 from streamlease.admin.messages.sources import SUFFIXES, Form, InputMeter, lookup, read_ahead, records
-from streamlease.admin.output import document, line
+from streamlease.admin.output import document, line, noting
 from streamlease.admin.running import with_client
 from streamlease.protocol.errors import InvalidOption, StreamleaseError
 from streamlease.protocol.plurals import counted
@@ -109,7 +109,7 @@ def publish(
             space = await client.spaces.for_topic(topic)
             if epochs is None:
                 check_plain(space)
-        with Bar("publishing") as bar:
+        with noting("streamlease.streams.publish"), Bar("publishing") as bar:
             if epochs is not None:
                 await publish_epochs(client, plan, epochs, counts, bar)
             elif resume is None:

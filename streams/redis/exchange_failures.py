@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+import re
+
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
@@ -36,6 +38,9 @@ from streamlease.streams.redis.password_files import NoPassword
 LOGIN = (AuthenticationError, AuthorizationError)
 _NOT_IN_SCRIPT = ("ACL failure in script", "user executing the script can't run this command")
 """What Redis 7 and Redis 6.2 say if a script calls what its caller may not."""
+
+_PLACE_IN_SCRIPT = re.compile(r",? script: [0-9a-f]{40}, on @user_script:\d+\.?$")
+"""Where in a script a command stood, as Redis 7 appends it: of no use where the cause is known."""
 
 _LOADING = "loading the dataset"
 """What redis-py keeps of such a reply, if it came while the connection was made."""
@@ -69,14 +74,15 @@ def out_of_memory(error: ResponseError) -> bool:
 def refusal(error: ResponseError) -> StreamleaseError:
     """What an error reply of Redis means to the user; nothing was done."""
     text = " ".join(str(error).split())
+    cause = _PLACE_IN_SCRIPT.sub("", text)
     if out_of_memory(error):
         return StoreRefused(
-            f"Redis is out of memory ({text}): raise maxmemory, or shorten the retention of a space"
+            f"Redis is out of memory ({cause}): raise maxmemory, or shorten the retention of a space"
         )
     if isinstance(error, NoPermissionError) or any(said in text for said in _NOT_IN_SCRIPT):
-        return StoreRefused(f"Redis does not let this user do that ({text}): give the user the rights")
+        return StoreRefused(f"Redis does not let this user do that ({cause}): give the user the rights")
     if isinstance(error, ReadOnlyError) or "READONLY" in text:
-        return StoreRefused(f"Redis is a read-only replica ({text}): connect to its primary")
+        return StoreRefused(f"Redis is a read-only replica ({cause}): connect to its primary")
     if "WRONGTYPE" in text:
         return StoreRefused(f"a key in Redis has another type than it had ({text}): restore it from a backup")
     return StoreRefused(f"Redis answered with an error: {text}")

@@ -15,7 +15,7 @@ import streamlease
 from streamlease.channels.core.channel_limits import ChannelLimits
 from streamlease.gateway.core.rates import GatewayLimits
 from streamlease.gateway.http_app import GatewayApp
-from streamlease.gateway.http_server import HttpServer, gateway_config
+from streamlease.gateway.http_server import GatewayServer, gateway_config
 from streamlease.gateway.token_file import TokenFile
 from streamlease.gateway.webhooks.webhook_service import WebhookSettings
 from tests.gateway.http_client import HttpClient
@@ -42,7 +42,7 @@ async def running(
     app = GatewayApp(client, tokens=file, limits=limits, channel_limits=channel_limits, webhooks=webhooks)
     begun(app)
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
-    server = HttpServer(gateway_config(app), signals=False)
+    server = GatewayServer(app, gateway_config(app), signals=False)
     serving = asyncio.ensure_future(server.serve(sockets=[listener]))
     try:
         yield HttpClient(listener.getsockname()[1])

@@ -14,7 +14,7 @@ import trustme
 
 from streamlease import http
 from streamlease.gateway.http_app import GatewayApp
-from streamlease.gateway.http_server import HttpServer, gateway_config
+from streamlease.gateway.http_server import GatewayServer, gateway_config
 from streamlease.http.channel_client import ChannelClient
 from streamlease.http.core.channel_machine import ChannelMessage
 from tests.gateway.conftest import Client
@@ -28,7 +28,7 @@ async def by_tls(client: Client, certificate: trustme.LeafCert, folder: Path) ->
     app = GatewayApp(client)
     config = gateway_config(app, ssl_certfile=folder / "certificate", ssl_keyfile=folder / "key")
     listener = socket.create_server(("127.0.0.1", 0))
-    server = HttpServer(config, signals=False)
+    server = GatewayServer(app, config, signals=False)
     serving = asyncio.ensure_future(server.serve(sockets=[listener]))
     try:
         yield f"https://127.0.0.1:{listener.getsockname()[1]}"

@@ -51,7 +51,7 @@ def disk(server: RedisServer, full: bool) -> None:
 @pytest.mark.parametrize("kind", ["embedded", "redis7"])
 @pytest.mark.parametrize(("switch", "word"), [(memory, "out of memory"), (disk, "MISCONF")])
 async def test_a_refusal_is_typed_and_passes(
-    make_redis_server: MakeServer, kind: str, switch: Switch, word: str
+    make_redis_server: MakeServer, kind: str, switch: Switch, word: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = make_redis_server(kind, settings={"enable-protected-configs": "yes"})
     client = connect(server.url)
@@ -72,6 +72,9 @@ async def test_a_refusal_is_typed_and_passes(
         await asyncio.to_thread(switch, server, False)
         await patient.flush()
         assert len({future.result() for future in waiting}) == 190
+    (said,) = [line for line in caplog.messages if line.startswith(f"publisher {hasty.id}: ")]
+    assert word in said
+    assert said.endswith("(tried again for 0.2 s at most)")
     found = [p for stream in space.streams() for p in payloads(await AsyncLog(client).read(stream, 0))]
     assert sorted(map(int, found)) == list(range(200))
     await client.aclose()

@@ -33,6 +33,7 @@ from streamlease.protocol.errors import (
     UnknownSpace,
 )
 from streamlease.protocol.ids import StreamId
+from streamlease.protocol.seldom import Seldom
 from streamlease.streams.collecting import collector_at_rest
 from streamlease.streams.log.log import Appended, OutOfSequence, StreamPending
 from streamlease.streams.publish.epoch_staging import Appends
@@ -82,6 +83,7 @@ class Sender:
         self._ready = ready
         self._endings = endings
         self._mend = mend
+        self._seldom = Seldom(_logger)
         self._loop = asyncio.get_running_loop()
         self._flights: list[Flight] = []
         self.held = HeldLanes(
@@ -188,6 +190,7 @@ class Sender:
     async def _deliver(self) -> None:
         deadline = max(part.born for _, part in self._flights) + self._timeout
         if await self._attempt(deadline):
+            self._say_why()
             retrying = AsyncRetrying(
                 wait=wait_random_exponential(multiplier=FIRST_WAIT, max=LONGEST_WAIT),
                 stop=lambda _: self._loop.time() >= deadline,
@@ -196,6 +199,14 @@ class Sender:
             )
             if await retrying(self._attempt, deadline):
                 self._expire()
+
+    def _say_why(self) -> None:
+        """Whoever awaits a message may wait for the whole delivery timeout: this says what for."""
+        reasons = dict.fromkeys(str(part.error) for _, part in self._flights if part.error is not None)
+        for reason in reasons:
+            self._seldom.warning(
+                "publisher %s: %s (tried again for %g s at most)", self._publisher, reason, self._timeout
+            )
 
     async def _attempt(self, deadline: float) -> bool:
         """Append all parts of the round that are still open; whether some remain so."""

@@ -16,7 +16,7 @@ import streamlease
 from streamlease.admin.facts.group import describe
 from streamlease.gateway.between.gateway_lines import GatewayLines, Unreachable, certificate_digest
 from streamlease.gateway.http_app import GatewayApp
-from streamlease.gateway.http_server import HttpServer, gateway_config
+from streamlease.gateway.http_server import GatewayServer, gateway_config
 from streamlease.protocol.topics import SharedSubscription
 from streamlease.registry import keys
 from tests.gateway.conftest import Start
@@ -136,7 +136,7 @@ async def by_tls(client: Client, folder: Path) -> AsyncIterator[tuple[int, str]]
     app = GatewayApp(client, digest=digest)
     config = gateway_config(app, ssl_certfile=folder / "certificate", ssl_keyfile=folder / "key")
     listener = socket.create_server(("127.0.0.1", 0))
-    server = HttpServer(config, signals=False)
+    server = GatewayServer(app, config, signals=False)
     serving = asyncio.ensure_future(server.serve(sockets=[listener]))
     try:
         yield listener.getsockname()[1], digest
