@@ -190,3 +190,56 @@ async def test_a_decision_that_redis_lost_or_has_otherwise_moves_nothing(redis: 
     assert await move(redis, upto=2) == [b"past", 1, 1], "it was decided otherwise"
     assert await move(redis, number=0) == [b"past", 1, 1], "a later one is there"
     assert await moved(redis) == [b"a1", b"a2", b"b1"]
+
+
+# ---------------------------------------------------------------- what a keeper forgets
+
+
+async def snapshot(redis: AsyncRedis, term: int, folded: int, boundary: int, stamp: bytes) -> Any:
+    return await run(redis, "snapshot", [STATE, LINES], term, folded, f"{{{folded}}}", boundary, stamp)
+
+
+async def test_a_snapshot_takes_the_place_of_its_lines(redis: AsyncRedis) -> None:
+    for name in ("a", "b", "c"):
+        await entered(redis, name)
+    written = await stamps(redis)
+    assert await snapshot(redis, 2, 1, 0, written[2]) == [b"other", 0], "the line is another"
+    assert await snapshot(redis, 2, 2, 1, written[2]) == [b"other", 0], "the boundary is another"
+    assert (await redis.hget(STATE, "snapshot"), await redis.xlen(LINES)) == (None, 3)
+    assert await snapshot(redis, 2, 1, 0, written[1]) == [b"kept"]
+    assert [*await stamps(redis)] == [2, 3]
+    assert await snapshot(redis, 2, 1, 0, written[1]) == [b"kept"], "again"
+    assert await snapshot(redis, 2, 2, 0, written[2]) == [b"kept"]
+    late = await redis.hmget(STATE, "term", "folded", "snapshot", "stamp")
+    assert late == [b"2", b"2", b"{2}", written[2]]
+    assert await snapshot(redis, 3, 1, 0, written[1]) == [b"kept"], "a newer one is there"
+    assert await snapshot(redis, 1, 3, 0, written[3]) == [b"fenced", 2]
+    assert await redis.hmget(STATE, "term", "folded", "snapshot", "stamp") == late
+    assert [*await stamps(redis)] == [3]
+    await redis.hset(STATE, "boundary", 4)
+    assert await snapshot(redis, 2, 3, 0, written[3]) == [b"other", 4]
+    assert await snapshot(redis, 2, 3, 4, written[3] + b"0") == [b"other", 4]
+    assert await snapshot(redis, 2, 3, 4, written[3]) == [b"kept"]
+    assert await stamps(redis) == {}
+
+
+async def test_boundaries_are_forgotten_once_with_what_they_leave_behind(redis: AsyncRedis) -> None:
+    base = keys.base(SPACE)
+
+    async def forget(term: int, first: int, *ends: Argument) -> Any:
+        return await run(redis, "forget", [BOUNDS, base, STATE], term, first, *ends)
+
+    assert await forget(1, 3, "s.0.0", 5) == [b"forgotten", 0], "there is none"
+    for number in range(1, 6):
+        await redis.xadd(BOUNDS, {"b": "x"}, id=f"{number}-0")
+    assert await forget(1, 1, "s.0.0", 5) == [b"forgotten", 0]
+    assert await redis.exists(base) == 0
+    await redis.hset(STATE, "term", 2)
+    assert await forget(1, 3, "s.0.0", 5) == [b"fenced", 2]
+    assert (await redis.exists(base), await redis.xlen(BOUNDS)) == (0, 5)
+    assert await forget(2, 3, "s.0.0", 5, "s.0.1", 7) == [b"forgotten", 2]
+    assert await redis.hgetall(base) == {b"s.0.0": b"5", b"s.0.1": b"7"}
+    assert [id for id, _ in await redis.xrange(BOUNDS)] == [b"3-0", b"4-0", b"5-0"]
+    assert await forget(3, 3, "s.0.0", 1) == [b"forgotten", 0], "late"
+    assert await forget(3, 4, "s.0.0", 9) == [b"forgotten", 1]
+    assert await redis.hgetall(base) == {b"s.0.0": b"9", b"s.0.1": b"7"}

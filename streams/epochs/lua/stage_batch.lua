@@ -13,8 +13,8 @@
 --       7... entries, messages   that must be in each of the keys
 --
 -- Replies
---   {'appended', first offset, append time, messages}
---   {'duplicate', first offset, append time}   this sequence is there already
+--   {'appended', first offset, append time of the last entry, messages}
+--   {'duplicate', first offset, the same time}   this sequence is there already
 --   {'old', last sequence}  {'gap', last sequence, or -1}  {'mismatch', messages}
 --   {'fenced', incarnation}        a later incarnation was there
 --   {'missing', key, entries}      key number 1, 2, ... is not what it must be, it has so many entries: Redis lost some
@@ -77,7 +77,7 @@ if refused then
   return refused
 end
 
-local begin, now, stamp = append_entries(meta, KEYS[2], KEYS[4], entries, {'x', ARGV[5], 'w', ARGV[6]}, ARGV[4])
+local begin, stamp = append_entries(meta, KEYS[2], KEYS[4], entries, {'x', ARGV[5], 'w', ARGV[6]}, ARGV[4])
 redis.call('HSET', KEYS[3], ARGV[1], string.format('%.0f %.0f %.0f %.0f %s', incarnation, sequence, begin, total, stamp))
 redis.call('HINCRBY', KEYS[5], ARGV[5] .. ' ' .. ARGV[6], total)
-return {'appended', begin, now, total}
+return {'appended', begin, tonumber(stamp), total}

@@ -96,7 +96,7 @@ if refused then
   return refused
 end
 
-local first, _, stamp = append_entries(meta, KEYS[1], KEYS[3], entries, {}, ARGV[4])
+local first, stamp = append_entries(meta, KEYS[1], KEYS[3], entries, {}, ARGV[4])
 local what = string.format('%.0f %.0f %.0f %.0f %s', batch, part, first, total, stamp)
 redis.call('HSET', KEYS[2], ARGV[1], what .. string.format(' %s %.0f', ARGV[5], before + total))
 -- Not all at once: `unpack` knows some 8,000 values at most.

@@ -23,7 +23,7 @@ local function read_staged(key, place, named, messages, entries)
   end
 end
 
--- Append the entries at the end of a log, with the fields in `more` behind their own; first offset, append time, and the
+-- Append the entries at the end of a log, with the fields in `more` behind their own; the first offset, and the append
 -- time of the last one as text. PUBLISH tells `news`.
 local function append_entries(meta, meta_key, log_key, entries, more, news)
   local now = append_time(meta, redis.call('TIME'))
@@ -48,5 +48,5 @@ local function append_entries(meta, meta_key, log_key, entries, more, news)
   local after = string.format('%.0f', next)
   redis.call('HSET', meta_key, 'next', after, 'last_append', stamp, 'bytes', string.format('%.0f', size))
   redis.call('PUBLISH', news, after)
-  return first, now, stamp
+  return first, stamp
 end
