@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from redis.exceptions import ResponseError
 
-from streamlease.streams.redis.connection import AsyncRedis, address, exchange, refusal
+from streamlease.protocol.errors import Indefinite
+from streamlease.streams.redis.connection import AsyncRedis, address, exchange, refusal, silent
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +36,13 @@ async def server_facts(redis: AsyncRedis) -> ServerFacts:
     """Ask the server.
 
     Raises:
-        StoreUnavailable, Indefinite: it does not answer.
+        StoreUnavailable: it does not answer.
         StoreRefused: it answers PING with an error, such as a missing login.
     """
-    ping, info = await exchange(redis, [("PING",), ("INFO",)])
+    try:
+        ping, info = await exchange(redis, [("PING",), ("INFO",)])
+    except Indefinite as error:
+        raise silent(redis, error) from None
     if isinstance(ping, ResponseError):
         raise refusal(ping)
     fields: dict[str, str] = {}

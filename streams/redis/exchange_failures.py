@@ -115,7 +115,8 @@ def _no_text_in_url() -> InvalidOption:
 
 def reason(error: BaseException) -> str:
     """What an error says, in one line."""
-    return " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(str(error).split())
+    return text or ("it takes too long" if isinstance(error, TimeoutError) else type(error).__name__)
 
 
 def not_connected(where: str, error: Exception) -> Exception:

@@ -81,3 +81,15 @@ def test_a_gateway_begins_without_memory_if_one_was_there_before(
         (said,) = lines_of(process, 1)
         assert said.startswith("the gateway is at "), troubled.log.read_text()
         assert finish(process).code == 0
+
+
+def test_a_redis_that_stands_still(troubled: Command, server: RedisServer) -> None:
+    server.pause()
+    for words in (["status"], ["doctor"]):
+        refused = troubled(*words, STREAMLEASE_REDIS_URL=f"{server.url}?socket_timeout=0.5")
+        (said,) = (refused.err or refused.out).splitlines()
+        assert refused.code == 1
+        assert said.partition(": ")[2].partition("Redis")[2] == (
+            f" at 127.0.0.1:{server.port} does not answer: it takes too long; start it, or pass --redis URL"
+        )
+    server.resume()
