@@ -130,19 +130,21 @@ class _Notes(logging.Handler):
 
 
 @contextmanager
-def noting(part: str) -> Iterator[None]:
-    """Meanwhile, what the logger `part` warns of is noted: commands do not show logs."""
-    logger, notes = logging.getLogger(part), _Notes()
-    level, propagate = logger.level, logger.propagate
-    logger.addHandler(notes)
-    logger.setLevel(logging.WARNING)
-    logger.propagate = False
+def noting(*parts: str) -> Iterator[None]:
+    """Meanwhile, what these loggers warn of is noted: commands do not show logs."""
+    notes = _Notes()
+    before = [(logger, logger.level, logger.propagate) for logger in map(logging.getLogger, parts)]
+    for logger, _, _ in before:
+        logger.addHandler(notes)
+        logger.setLevel(logging.WARNING)
+        logger.propagate = False
     try:
         yield
     finally:
-        logger.propagate = propagate
-        logger.setLevel(level)
-        logger.removeHandler(notes)
+        for logger, level, propagate in before:
+            logger.propagate = propagate
+            logger.setLevel(level)
+            logger.removeHandler(notes)
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[Any]], empty: str) -> None:

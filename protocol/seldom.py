@@ -38,27 +38,34 @@ class Seldom:
         self._log = log
         self._clock = clock
         self._said: OrderedDict[str, tuple[float, int]] = OrderedDict()
-        """Each line, as it was worded -> when it was said, and how often it came since."""
+        """Each kind of line -> when it was said, and how often it came since."""
 
-    def warning(self, text: str, *args: object, extra: Extra | None = None) -> None:
-        """As ``Logger.warning``; for debugging, if the same was said within a minute."""
-        self._say(logging.WARNING, text, args, extra)
+    def warning(self, text: str, *args: object, extra: Extra | None = None, kind: str | None = None) -> None:
+        """As ``Logger.warning``; for debugging, if the same was said within a minute.
+
+        Args:
+            kind: what is the same, where words differ in what does not matter; None: what has the same words.
+        """
+        self._say(logging.WARNING, text, args, extra, kind)
 
     def error(self, text: str, *args: object, extra: Extra | None = None) -> None:
         """As ``Logger.error``; for debugging, if the same was said within a minute."""
-        self._say(logging.ERROR, text, args, extra)
+        self._say(logging.ERROR, text, args, extra, None)
 
-    def _say(self, level: int, text: str, args: tuple[object, ...], extra: Extra | None) -> None:
+    def _say(
+        self, level: int, text: str, args: tuple[object, ...], extra: Extra | None, kind: str | None
+    ) -> None:
         now, words = self._clock(), text % args if args else text
-        said_at, since = self._said.get(words, (now - SECONDS, 0))
+        kind = words if kind is None else kind
+        said_at, since = self._said.get(kind, (now - SECONDS, 0))
         if now - said_at < SECONDS:
-            self._said[words] = said_at, since + 1
+            self._said[kind] = said_at, since + 1
             self._log.debug(text, *args, extra=extra, stacklevel=3)
             return
         if since:
             text, args = "%s (and %s since this was said)", (words, counted(since, "time"))
         self._log.log(level, text, *args, extra=extra, stacklevel=3)
-        self._said[words] = now, 0
-        self._said.move_to_end(words)
+        self._said[kind] = now, 0
+        self._said.move_to_end(kind)
         if len(self._said) > MOST:
             self._said.popitem(last=False)

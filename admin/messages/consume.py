@@ -183,7 +183,7 @@ def _work(source: str, start: str | None, epochs: str) -> Work:
 
 def print_until_stopped(redis: str | None, work: Work, as_json: bool) -> None:
     """Do `work` until it ends or a signal says so. What cannot be read meanwhile is noted."""
-    with noting("streamlease.streams"), noting("streamlease.catalog"):
+    with noting("streamlease.streams", "streamlease.catalog"):
         asyncio.run(run_until_stopped(chosen_url(redis), work, as_json, None, None))
 
 

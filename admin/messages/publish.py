@@ -109,7 +109,8 @@ def publish(
             space = await client.spaces.for_topic(topic)
             if epochs is None:
                 check_plain(space)
-        with noting("streamlease.streams.publish"), Bar("publishing") as bar:
+        parts = "streamlease.streams.publish", "streamlease.streams.epochs.presence"
+        with noting(*parts), Bar("publishing") as bar:
             if epochs is not None:
                 await publish_epochs(client, plan, epochs, counts, bar)
             elif resume is None:

@@ -25,6 +25,7 @@ from streamlease.protocol.errors import (
     StoreUnavailable,
     StreamleaseError,
 )
+from streamlease.protocol.seldom import Seldom
 from streamlease.streams.epochs.core.lines import StagedPart
 from streamlease.streams.epochs.keeping import INCARNATIONS
 from streamlease.streams.epochs.keys import staged_publishers, writer_text
@@ -69,6 +70,7 @@ class Presence:
             durability=space.promised,
         )
         self._one_line = asyncio.Lock()
+        self._seldom = Seldom(_logger)
         self._loop = asyncio.get_running_loop()
         self._tasks = Supervisor(
             f"publisher {name} of space {space.name}", lambda _, error: self._note(error)
@@ -186,8 +188,10 @@ class Presence:
         while True:
             try:
                 return await work()
-            except AGAIN:
+            except AGAIN as error:
                 if self._loop.time() + wait >= deadline:
                     raise
+                text = "publisher %s: %s (tried again for %g s at most)"
+                self._seldom.warning(text, self._lines.name, error, self._timeout)
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))
             wait = min(LONGEST_WAIT, 2 * wait)

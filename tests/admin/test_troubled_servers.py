@@ -49,11 +49,20 @@ def test_a_replica(troubled: Command, server: RedisServer) -> None:
         assert (refused.code, refused.err.splitlines()) == (1, [REPLICA]), refused
 
 
-def test_a_publication_says_what_it_waits_for(troubled: Command, server: RedisServer, tmp_path: Path) -> None:
+EPOCHS = ["--publisher", "p", "--epoch", "1"]
+
+
+@pytest.mark.parametrize("more", [[], EPOCHS])
+def test_a_publication_says_what_it_waits_for(
+    troubled: Command, server: RedisServer, tmp_path: Path, more: list[str]
+) -> None:
+    if more:
+        troubled.ok("space", "delete", "flights", "--yes")
+        troubled.ok("space", "create", "flights", "--topics", "flights/#", "--epochs", "1")
     messages = tmp_path / "messages"
     messages.write_text("1\n2\n")
     limit(server, "1mb")
-    process = troubled.start("publish", "flights/a", "--file", str(messages))
+    process = troubled.start("publish", "flights/a", "--file", str(messages), *more)
     until(lambda: "\n" in troubled.log.read_text())
     (said,) = troubled.log.read_text().splitlines()
     assert "Redis is out of memory (" in said
@@ -63,7 +72,8 @@ def test_a_publication_says_what_it_waits_for(troubled: Command, server: RedisSe
     limit(server, "0")
     process.communicate(timeout=60)
     assert process.wait() == 0
-    taken = troubled.ok("consume", "flights/#", "--from", "earliest", "--count", "2")
+    how = ["--epochs", "eager"] if more else []
+    taken = troubled.ok("consume", "flights/#", "--from", "earliest", "--count", "2", *how)
     assert taken.out == "flights/a\t1\nflights/a\t2\n"
 
 

@@ -75,6 +75,18 @@ def test_another_subject_and_another_reason_are_told_at_once(lines: Lines) -> No
     assert lines() == ["a: refused", "b: refused", "a: closed"]
 
 
+def test_what_is_of_one_kind_is_told_once_whatever_its_words_are(lines: Lines) -> None:
+    clock = Clock()
+    seldom = Seldom(logging.getLogger("test"), clock)
+    for second in range(61):
+        clock.now = float(second)
+        seldom.warning("message %d is not durable", second, kind="not durable")
+    assert lines() == [
+        "message 0 is not durable",
+        "message 60 is not durable (and 59 times since this was said)",
+    ]
+
+
 def test_no_more_than_so_many_are_remembered(lines: Lines) -> None:
     seldom = Seldom(logging.getLogger("test"), Clock())
     for number in range(MOST + 1):

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -200,6 +201,12 @@ async def test_what_was_acknowledged_is_in_the_replica(pair: tuple[RedisServer, 
         assert (await SpaceStore(copy).get("s")).promised == REPLICATED
 
 
+def error_of(future: asyncio.Future[Any]) -> NotDurable:
+    error = future.exception()
+    assert isinstance(error, NotDurable)
+    return error
+
+
 @pytest.mark.slow
 async def test_a_stopped_replica_is_told_and_the_messages_stay_in_order(
     pair: tuple[RedisServer, RedisServer],
@@ -217,14 +224,31 @@ async def test_a_stopped_replica_is_told_and_the_messages_stay_in_order(
             assert "may still exist" in str(caught.value)
             assert "\n" not in str(caught.value)
             for place, future in enumerate(futures, 1):
-                error = future.exception()
-                assert isinstance(error, NotDurable)
+                error = error_of(future)
                 assert not error.retriable
                 assert (error.stream, error.offset) == (str(stream), place)
             replica.resume()
             assert await publisher.send("s/x", b"4") == (stream, 4)
         found = payloads(await AsyncLog(redis).read(stream, 0))
         assert found == [b"%d" % number for number in range(5)]
+
+
+@pytest.mark.slow
+async def test_many_messages_that_are_not_durable_are_one_line(
+    pair: tuple[RedisServer, RedisServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    primary, replica = pair
+    async with client_of(primary.url) as redis:
+        await create(redis, "replicated:1")
+        async with Publisher(redis, delivery_timeout=1.0) as publisher:
+            replica.pause()
+            futures = [await publisher.submit(f"s/{n}", b"%d" % n) for n in range(30)]
+            with pytest.raises(NotDurable):
+                await publisher.flush()
+            assert len({(one.stream, one.offset) for one in map(error_of, futures)}) == 30
+            (said,) = [line for line in caplog.messages if line.startswith(f"publisher {publisher.id}: ")]
+            assert "not as durably as replicated:1 demands" in said
+            replica.resume()
 
 
 @pytest.mark.slow

@@ -49,6 +49,9 @@ from streamlease.streams.tasks import Supervisor
 
 LEAST_ATTEMPT = 1.0
 
+_WAITED_FOR = (StoreUnavailable, StoreRefused, Indefinite, NotDurable)
+"""Unlike what is mended at once, such as another version of the schema."""
+
 Mend = Callable[[StreamId, Part], Awaitable[bool]]
 
 _logger = logging.getLogger(__name__)
@@ -202,11 +205,12 @@ class Sender:
 
     def _say_why(self) -> None:
         """Whoever awaits a message may wait for the whole delivery timeout: this says what for."""
-        reasons = dict.fromkeys(str(part.error) for _, part in self._flights if part.error is not None)
-        for reason in reasons:
-            self._seldom.warning(
-                "publisher %s: %s (tried again for %g s at most)", self._publisher, reason, self._timeout
-            )
+        errors = [part.error for _, part in self._flights if isinstance(part.error, _WAITED_FOR)]
+        # What is not durable says at which offset: it is the same of all messages.
+        kinds = {"not durable" if isinstance(one, NotDurable) else str(one): one for one in errors}
+        for kind, error in kinds.items():
+            text = "publisher %s: %s (tried again for %g s at most)"
+            self._seldom.warning(text, self._publisher, error, self._timeout, kind=kind)
 
     async def _attempt(self, deadline: float) -> bool:
         """Append all parts of the round that are still open; whether some remain so."""
