@@ -6,11 +6,13 @@ A look-up that Redis does not answer is repeated with growing waits until its de
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable
 from typing import NamedTuple
 
 from streamlease.protocol.errors import StoreUnavailable, StreamleaseError, StreamSealed
+from streamlease.protocol.seldom import Seldom
 from streamlease.streams.publish.lanes import Lane, Lanes
 from streamlease.streams.spaces.spaces import Space, SpaceStore
 
@@ -20,6 +22,8 @@ LONGEST_WAIT = 2.0
 LEAST_ATTEMPT = 1.0
 """Seconds that an attempt may take, also right before the deadline."""
 
+
+_logger = logging.getLogger(__name__)
 
 Seen = Callable[[str, str], None]
 """Told of a topic that is published to, and its space."""
@@ -46,6 +50,7 @@ class Routes:
         check: Callable[[Space], None],
         shown: Seen = unseen,
     ) -> None:
+        self._seldom = Seldom(_logger)
         self.check = check
         """Raises ``InvalidInput`` if nothing may be sent to a space."""
         self._shown = shown
@@ -118,6 +123,8 @@ class Routes:
             except StreamleaseError as error:
                 if not error.retriable or clock() + wait >= deadline:
                     raise
+                text = "looking for the space of topic %s: %s (tried again)"
+                self._seldom.warning(text, ascii(topic)[:80], error, kind=str(error))
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))
             wait = min(LONGEST_WAIT, 2 * wait)
 

@@ -309,6 +309,25 @@ async def test_an_outage_shorter_than_the_timeout_is_bridged(make_redis_server: 
     await client.aclose()
 
 
+async def test_who_cannot_find_the_space_of_topics_says_so_once(
+    make_redis_server: MakeServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = make_redis_server(persistent=True)
+    client = connect(server.url)
+    await create(client)
+    server.kill()
+    async with Publisher(client) as publisher:
+        sending = [asyncio.ensure_future(publisher.send(f"s/{n}", b"%d" % n)) for n in range(20)]
+        await until(lambda: caplog.messages != [])
+        await asyncio.to_thread(server.start)
+        await asyncio.gather(*sending)
+    said = [line for line in caplog.messages if line.startswith("looking for the space of topic 's/")]
+    assert "does not answer" in said[0]
+    reasons = [line.partition(": ")[2] for line in said]
+    assert sorted(reasons) == sorted({*reasons}), "of twenty topics each reason is told once"
+    await client.aclose()
+
+
 async def test_no_answer_at_all_is_indefinite_and_what_comes_late_is_fenced(
     make_redis_server: MakeServer,
 ) -> None:
