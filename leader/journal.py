@@ -319,13 +319,17 @@ class Journal:
         """Put a snapshot of all that the leader knows behind what is left of the journal.
 
         For `TailLost` and `LineageChanged`. An empty entry goes with it: if the snapshot is lost in its turn,
-        that is noticed at the next write.
+        that is noticed at the next write. What is lost, or comes, while it is put there is behind it, too.
 
-        Raises: as `write`.
+        Raises: as `write`, but for `TailLost`.
         """
-        (entries,) = await ask(self._redis, [("XREVRANGE", self._journal, "+", "-", "COUNT", 1)])
-        self.last_id = entries[0][0] if entries else b"0-0"
-        await self._snapshot(state, mark=True)
+        while True:
+            (entries,) = await ask(self._redis, [("XREVRANGE", self._journal, "+", "-", "COUNT", 1)])
+            self.last_id = entries[0][0] if entries else b"0-0"
+            try:
+                return await self._snapshot(state, mark=True)
+            except TailLost:
+                continue  # it ends elsewhere by now
 
     async def _run(self, call: Call) -> list[bytes]:
         (outcome, result, *more), why = await run_durably(self._redis, call, self.durability)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ from streamlease.protocol.cuts import Ranges
 from streamlease.protocol.errors import Fenced, NotDurable, StreamleaseError
 from streamlease.registry import keys, leadership
 from streamlease.registry.leadership import Candidacy, LeadershipConfig
-from streamlease.streams.redis.connection import AsyncRedis, ask, connect
+from streamlease.streams.redis.connection import AsyncRedis, Command, ask, connect
 from streamlease.streams.redis.durability import FSYNC
 from tests.conftest import MakeServer
 from tests.leader.mirrored import Held, change
@@ -338,6 +339,39 @@ async def test_a_journal_that_was_lost_whole_is_healed(redis: AsyncRedis) -> Non
         await commit(journal, lease(2))
     known.apply(lease(2))
     await journal.heal(known.snapshot())
+    await commit(journal, lease(3))
+    assert counted((await recover(redis, GROUP)).state) == (2, 3)
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["longer", "shorter"])
+async def test_a_journal_that_changes_while_it_is_healed_is_healed(
+    redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch, lost: bool
+) -> None:
+    """A second failover, say, between the look where it ends and the snapshot that is put there."""
+    journal = await opened(redis)
+    await commit(journal, ADDED, lease(1))
+    known = (await recover(redis, GROUP)).state
+    await ask(redis, [("XADD", keys.journal(GROUP), "*", "r", "[]", "t", "x", "n", "x")])
+    with pytest.raises(TailLost):
+        await commit(journal, lease(2))
+    known.apply(lease(2))
+    looks = 0
+
+    async def asked(redis: AsyncRedis, commands: list[Command]) -> list[Any]:
+        nonlocal looks
+        replies = await ask(redis, commands)
+        looks += 1
+        if looks == 1 and lost:
+            await ask(redis, [("XDEL", keys.journal(GROUP), replies[0][0][0])])
+        elif looks == 1:
+            await ask(redis, [("XADD", keys.journal(GROUP), "*", "r", "[]", "t", "y", "n", "y")])
+        return replies
+
+    with monkeypatch.context() as patched:
+        patched.setattr(journal_module, "ask", asked)
+        await journal.heal(known.snapshot())
+    assert looks == 2
+    assert (await recover(redis, GROUP)).state == known
     await commit(journal, lease(3))
     assert counted((await recover(redis, GROUP)).state) == (2, 3)
 

@@ -283,10 +283,12 @@ def told(spark: SparkSession, step: dict[str, Any]) -> Any:
     def write(batch: DataFrame, number: int) -> None:
         rows.append(batch.count())
         if number == 2:
-            during.append(gauges(spark, bool))
+            held = f"{name}.held"
+            during.append(gauges(spark, lambda seen: seen.get(held) == 3 and -1 not in seen.values()))
 
+    name = "flights to <LAX>"
     told_in_metrics(spark)
-    writer = load(spark, step["options"]).writeStream.queryName("flights to <LAX>")
+    writer = load(spark, step["options"]).writeStream.queryName(name)
     query = writer.foreachBatch(told_in_ui(spark, write)).trigger(availableNow=True).start()
     query.awaitTermination()
     reported = [json.loads(one.sources[0].latestOffset or "{}") for one in query.recentProgress]
