@@ -1,6 +1,7 @@
 """Services: the round trip of a call alone, calls a second with many under way, processor time per call.
 
-A server and a caller, each a process with one client, and Redis as a third. The handler does nothing.
+A server and a caller, each a process with one client, and Redis as a third. The handler does nothing. And
+what many servers cost Redis, of which only the leases are there.
 """
 
 from __future__ import annotations
@@ -17,10 +18,15 @@ from pydantic import BaseModel
 
 from bench.frame import Frame, Table, percentile
 from streamlease.agent.client import Client, connect
+from streamlease.services.handlers import ServiceTypes
+from streamlease.services.keys import ALIVE
+from streamlease.services.registration import ServedRow, ServiceRow, hold, look
 from streamlease.streams.redis.connection import ask
 
 SECONDS = 4.0
 UNDER_WAY = (1, 16, 200, 2000)
+SERVERS = (100, 1000, 3000)
+LEASE_MS = 500_000
 
 
 class Score(BaseModel):
@@ -50,6 +56,13 @@ def measure(frame: Frame) -> Iterator[Table]:
     with frame.server() as url:
         table.rows.extend(asyncio.run(_all(url, frame.runs)))
     yield table
+    many = Table(
+        "Many servers of a service: what one of them costs, median, and when all are forgotten at once",
+        ("servers", "a new one", "a renewal", "all forgotten"),
+    )
+    with frame.server() as url:
+        many.rows.extend(asyncio.run(_many(url)))
+    yield many
 
 
 @asynccontextmanager
@@ -86,6 +99,28 @@ async def _all(url: str, runs: int) -> list[tuple[str, ...]]:
                     *(f"{one:.0f}" for one in micro),
                 )
             )
+    return rows
+
+
+async def _many(url: str) -> list[tuple[str, ...]]:
+    rows = []
+    types = ServiceTypes.of({})
+    async with connect(url) as client:
+        for count in SERVERS:
+            addresses = [f"server{number:05}.1" for number in range(count)]
+            new, renewals = list[float](), list[float]()
+            for renew, taken in ((False, new), (True, renewals)):
+                for address in addresses:
+                    row = ServiceRow(service="scorer", server=address, digest=types.digest)
+                    began = time.perf_counter()
+                    await hold(client.redis, address, LEASE_MS, [ServedRow(row, types)], renew=renew)
+                    taken.append(1000 * (time.perf_counter() - began))
+            await ask(client.redis, [("ZADD", ALIVE, *(word for one in addresses for word in (1, one)))])
+            began = time.perf_counter()
+            await look(client.redis, ["nobody"])
+            forgotten = 1000 * (time.perf_counter() - began)
+            times = (percentile(new, 50), percentile(renewals, 50), forgotten)
+            rows.append((f"{count:,}", *(f"{one:.2f} ms" for one in times)))
     return rows
 
 

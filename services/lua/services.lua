@@ -45,12 +45,14 @@ local function set(field, former, row)
   changed[name_of(field)] = true
 end
 
+-- Thousands may serve and renew: only what is the address's own is looked at.
 local function drop(address, named)
-  local all = redis.call('HGETALL', KEYS[1])
-  for place = 1, #all, 2 do
-    local field = all[place]
-    if string.sub(field, 1, #address + 1) == address .. '/' and not (named and named[field]) then
-      set(field, all[place + 1], '')
+  local prefix = address .. '/services/'
+  local behind = address .. '/services0'  -- 0 comes next to /
+  for _, owned in ipairs(redis.call('ZRANGEBYLEX', KEYS[6], '[' .. prefix, '(' .. behind)) do
+    local field = address .. '/' .. string.sub(owned, #prefix + 1)
+    if not (named and named[field]) then
+      set(field, redis.call('HGET', KEYS[1], field) or '', '')
     end
   end
 end
