@@ -108,8 +108,8 @@ async def test_a_process_shows_changes_and_leaves(redis: AsyncRedis) -> None:
 
     assert await write(redis, "pp", x) == DONE
     await told(redis)
-    changes: list[Change] = [("publications", "x", "7"), ("subscriptions", "x", ""), ("subscriptions", "?", "")]
-    assert await write(redis, "p", *changes, before="m1", mark="m2") == DONE
+    gone = [("subscriptions", "x", ""), ("subscriptions", "?", "")]
+    assert await write(redis, "p", ("publications", "x", "7"), *gone, before="m1", mark="m2") == DONE
     pp = ("publications", "pp/x", "1")
     left = (("publications", "p/x", "7"), ("publications", "p/y/z", "2"))
     assert await kept(redis) == whole(*left, pp, marks={"p": "m2"})
