@@ -84,7 +84,7 @@ class Lives:
         # The read under way looks at the former stream: an entry without frames ends it.
         key = keys.answers(self._endpoint)
         wake: Command = ("XADD", key, "NOMKSTREAM", "*", "f", self._endpoint, "n", 0)
-        await ask(self._redis, [("DEL", former), wake])
+        await ask_always(self._redis, [("DEL", former), wake])
 
     async def hold(self, *, renew: bool = False) -> bool:
         """Hold the lease with what is served now; whether it could be renewed.

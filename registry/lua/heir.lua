@@ -12,5 +12,6 @@ local left = held[2] and held[2] ~= ARGV[1] and (tonumber(held[3]) or 0) - now o
 if left > 0 and left <= 10000 then
   return 0
 end
+redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
 redis.call('HSET', KEYS[1], 'heir', ARGV[1], 'heir_until', string.format('%.0f', now + tonumber(ARGV[3])))
 return 1

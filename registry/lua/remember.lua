@@ -2,6 +2,7 @@
 -- KEYS[1] hash: name -> "TIME WORD", the time in seconds
 -- ARGV[1] name  ARGV[2] word  ARGV[3] for how many seconds
 -- Replies: the word that is remembered under the name: the one of ARGV[2], unless another one came first
+redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
 local now = tonumber(redis.call('TIME')[1])
 local keep = tonumber(ARGV[3])
 local function word_of(text)

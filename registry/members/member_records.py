@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from streamlease.protocol.errors import StreamleaseError
 from streamlease.registry import keys
+from streamlease.streams.redis.always import ask_always
 from streamlease.streams.redis.connection import Argument, AsyncRedis, ask
 from streamlease.streams.redis.scripts import load_script
 
@@ -188,7 +189,7 @@ class GatewaySigns:
         Raises:
             StoreUnavailable, StoreRefused, Indefinite.
         """
-        await ask(self._redis, [("SET", keys.gateway(gateway), "", "PX", milliseconds)])
+        await ask_always(self._redis, [("SET", keys.gateway(gateway), "", "PX", milliseconds)])
 
     async def withdraw(self, gateway: str) -> None:
         """A gateway ends.

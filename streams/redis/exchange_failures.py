@@ -39,7 +39,7 @@ LOGIN = (AuthenticationError, AuthorizationError)
 _NOT_IN_SCRIPT = ("ACL failure in script", "user executing the script can't run this command")
 """What Redis 7 and Redis 6.2 say if a script calls what its caller may not."""
 
-_PLACE_IN_SCRIPT = re.compile(r",? script: [0-9a-f]{40}, on @user_script:\d+\.?$")
+_PLACE_IN_SCRIPT = re.compile(r",? script: (?:[0-9a-f]{40}, )?on @user_script:\d+\.?$")
 """Where in a script a command stood, as Redis 7 appends it: of no use where the cause is known."""
 
 _LOADING = "loading the dataset"

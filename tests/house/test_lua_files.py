@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from itertools import takewhile
 from pathlib import Path
 
 import pytest
 
 from tests.house.plan import LUA, ROOT
+
+WRITES = re.compile(
+    r"redis\.p?call\('(HSET|HSETNX|HINCRBY|SET|INCR|ZADD|SADD|XADD|"  # these may need memory
+    r"DEL|UNLINK|HDEL|SREM|ZREM|XDEL|XTRIM|PEXPIRE|EXPIRE|PERSIST)'"
+)
+NO_MEMORY = {"DEL", "UNLINK", "HDEL", "SREM", "ZREM", "XDEL", "XTRIM", "PEXPIRE", "EXPIRE", "PERSIST"}
+REFUSED = {
+    "streams/log/lua/append.lua": "messages",
+    "streams/log/lua/append_many.lua": "messages",
+    "streams/epochs/lua/stage_many.lua": "messages",
+    "streams/epochs/lua/stage_batch.lua": "messages, beside those that tasks have staged",
+    "streams/publish/staged/lua/stage.lua": "messages",
+    "streams/publish/staged/lua/register.lua": "comes before messages",
+    "streams/imports/lua/refuse.lua": "keeps an entry that may be large",
+    "streams/imports/lua/source.lua": "comes before messages",
+    "streams/imports/lua/source_begin.lua": "comes before messages",
+    "streams/spaces/lua/note_topics.lua": "topics are as many as publishers name",
+    "registry/webhooks/lua/put_webhook.lua": "webhooks are as many as clients make",
+}
+"""Scripts that a Redis without memory refuses, and what they write that has no bound."""
 
 
 @pytest.mark.parametrize("script", LUA, ids=lambda path: str(path.relative_to(ROOT)))
@@ -39,3 +60,27 @@ def test_what_a_lua_file_includes_stands_before_its_first_statement() -> None:
         including += named
         assert sum(line.startswith("-- include: ") for line in head) == named, script
     assert including >= 4
+
+
+def needs_memory(script: Path) -> bool:
+    """Whether the first write of the script may need memory: then Redis refuses it when there is none."""
+    included = re.findall(r"^-- include: ([\w.]+)/(\w+)$", script.read_text(), re.MULTILINE)
+    parts = [
+        ROOT / room.removeprefix("streamlease.").replace(".", "/") / f"lua/{name}.lua"
+        for room, name in included
+    ]
+    text = "".join(part.read_text() for part in (script, *parts))
+    if "-- needs no memory, see streams/redis/scripts.py" in text:
+        return False
+    first = WRITES.search(script.read_text()) or WRITES.search(text)
+    return first is not None and first[1] not in NO_MEMORY
+
+
+def test_only_what_has_no_bound_is_refused_without_memory() -> None:
+    """What is bounded, or frees memory, or only moves what is there, is written all the same."""
+    texts = [script.read_text() for script in LUA]
+    included = {
+        name for text in texts for name in re.findall(r"^-- include: [\w.]+/(\w+)$", text, re.MULTILINE)
+    }
+    refused = {str(one.relative_to(ROOT)) for one in LUA if one.stem not in included and needs_memory(one)}
+    assert refused == {*REFUSED}

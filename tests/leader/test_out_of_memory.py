@@ -7,11 +7,9 @@ these run on real servers.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 
 import pytest
-from redis import Redis
 
 from streamlease.agent.client import Client, connect
 from streamlease.hosts.host import HostConfig, LeaderHost
@@ -27,22 +25,12 @@ from streamlease.registry.mail.mailbox import Mailbox
 from streamlease.streams.log.log import AsyncLog
 from streamlease.streams.spaces.retention import Retention, kept
 from tests.leader.test_host import until
+from tests.streams.helpers import full
 
 SUB = "$shared/g/a/#"
 SHARED = SharedSubscription.parse(SUB)
 STREAM = StreamId("s", 0, 0)
 QUICK = LeadershipConfig(ttl=1500, renew_interval=300)
-
-
-@contextmanager
-def full(url: str, bytes: int = 1) -> Iterator[None]:
-    """For a while Redis may use so few bytes."""
-    with Redis.from_url(url) as redis:
-        redis.config_set("maxmemory", bytes)
-        try:
-            yield
-        finally:
-            redis.config_set("maxmemory", 0)
 
 
 @pytest.fixture

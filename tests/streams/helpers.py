@@ -1,12 +1,13 @@
-"""What several tests need: waiting for a condition, messages, and a proxy that loses answers."""
+"""What several tests need: waiting for a condition, messages, full memory, a proxy that loses answers."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 import pyarrow as pa
+from redis import Redis
 from redis.crc import key_slot
 
 from streamlease.protocol.ids import StreamId
@@ -30,6 +31,17 @@ async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 (a condition of any kind)
             await asyncio.sleep(0.005)
+
+
+@contextmanager
+def full(url: str, bytes: int = 1) -> Iterator[None]:
+    """For a while Redis may use so few bytes."""
+    with Redis.from_url(url) as redis:
+        redis.config_set("maxmemory", bytes)
+        try:
+            yield
+        finally:
+            redis.config_set("maxmemory", 0)
 
 
 async def let_the_loop_see_it() -> None:

@@ -13,6 +13,7 @@ from streamlease.streams.publish.staged.delivery import Delivery
 from streamlease.streams.publish.staged.staging import StagedLost
 from streamlease.streams.redis.connection import ask
 from tests.streams.delivering import SCHEMA, SINK, Dying, rig
+from tests.streams.helpers import full
 from tests.streams.schema_change import alter_schema
 
 
@@ -26,6 +27,18 @@ async def test_a_repeated_batch_is_the_first_one(real_redis_url: str) -> None:
             assert (done.rows, done.repeated) == (0, True)
         assert (await world.delivery().deliver(1, world.stage(1, range(100, 130), 3, "c"))).rows == 30
         assert await world.numbers() == list(range(130))
+        assert await world.left() == []
+
+
+async def test_what_is_staged_is_delivered_when_there_is_no_memory(real_redis_url: str) -> None:
+    """It takes the memory already, and a batch that fails would keep it."""
+    async with rig(real_redis_url) as world:
+        first = world.stage(0, range(100), 2, "a")
+        with full(real_redis_url):
+            assert (await world.delivery().deliver(0, first)).rows == 100
+            again = await world.delivery().deliver(0, [])
+            assert (again.rows, again.repeated) == (0, True)
+        assert await world.numbers() == list(range(100))
         assert await world.left() == []
 
 

@@ -5,6 +5,7 @@
 if redis.call('HGET', KEYS[1], 'arrival') ~= ARGV[1] then
   return 0
 end
+redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
 if ARGV[2] == '1' then
   redis.call('DEL', KEYS[1])
 else

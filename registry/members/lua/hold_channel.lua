@@ -11,5 +11,8 @@ local now = redis.call('GET', KEYS[1])
 if now and now ~= ARGV[1] and now ~= ARGV[2] then
   return 0
 end
+if now then
+  redis.call('PEXPIRE', KEYS[1], ARGV[3])  -- who has it keeps it: this needs no memory, and so does what follows it
+end
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 return 1

@@ -16,5 +16,6 @@ local generation, epoch = tonumber(fence[1] or '0'), tonumber(fence[2] or '0')
 if generation > tonumber(ARGV[1]) or (generation == tonumber(ARGV[1]) and epoch > tonumber(ARGV[2])) then
   return {'fenced'}
 end
+redis.call('HDEL', KEYS[3], '')  -- needs no memory, see streams/redis/scripts.py
 redis.call('HSET', KEYS[3], 'generation', ARGV[1], 'epoch', ARGV[2])
 return {'held', fence[3] or '0', redis.call('HGETALL', KEYS[1]), redis.call('HGETALL', KEYS[2]), generation, epoch}

@@ -23,6 +23,7 @@ for place = 3, #ARGV, 3 do
     fields[#fields + 1] = ARGV[place + 2]
   end
 end
+redis.call('HDEL', KEYS[2], '')  -- needs no memory, see streams/redis/scripts.py
 if #fields > 0 then
   redis.call('HSET', KEYS[2], unpack(fields))
 end

@@ -40,6 +40,7 @@ if (last and last[1] .. ' ' .. last[2][2] or '') ~= ARGV[9] then
   return {'gone'}
 end
 
+redis.call('HDEL', KEYS[2], '')  -- needs no memory, see streams/redis/scripts.py
 redis.call('HSET', KEYS[2], 'number', number + 1, 'upto', ARGV[2], 'token', ARGV[3], 'messages', ARGV[4],
   'entries', ARGV[5], 'lost', ARGV[6])
 redis.call('PERSIST', KEYS[3])

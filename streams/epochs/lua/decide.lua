@@ -23,6 +23,7 @@ local newest = tonumber(it[2] or 0)
 if newest ~= number - 1 or not same_lines(KEYS[1], KEYS[2], ARGV[3], ARGV[4]) then
   return {'other', newest}
 end
+redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
 redis.call('HSET', KEYS[1], 'term', ARGV[1])
 if it[3] then
   return {'decided', tonumber(string.match(it[3], ' (%d+)$'))}

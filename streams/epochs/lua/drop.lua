@@ -10,6 +10,7 @@
 -- Replies
 --   {'dropped', entries, next}   so many are gone; call again with `next` unless it is empty
 
+redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
 local record = redis.call('HGET', KEYS[1], ARGV[1])
 local was = record and tonumber(string.match(record, '^%d+')) or -1
 if tonumber(ARGV[2]) > was then

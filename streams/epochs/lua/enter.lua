@@ -18,6 +18,10 @@
 -- include: streamlease.streams.redis/lineage
 
 local it = read_writer(KEYS[1], ARGV[1])
+if it then
+  -- Who comes back may complete what fills the memory; a name that is new is refused then.
+  redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
+end
 if it and it.token == ARGV[2] then
   -- A write, so that WAIT or WAITAOF behind a repetition covers the first call.
   write_writer(KEYS[1], ARGV[1], it)

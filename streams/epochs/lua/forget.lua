@@ -17,6 +17,7 @@ local first = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)[1]
 if not first or tonumber(string.match(first[1], '^%d+')) >= tonumber(ARGV[2]) then
   return {'forgotten', 0}
 end
+redis.call('HDEL', KEYS[2], '')  -- needs no memory, see streams/redis/scripts.py
 for i = 3, #ARGV, 2 do
   redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1])
 end

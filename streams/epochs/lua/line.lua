@@ -25,6 +25,7 @@ end
 if not it or it.inc < inc then
   return {'gap', -1}
 end
+redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
 local seq = tonumber(ARGV[4])
 if seq > 0 and seq == it.seq then
   -- A write, so that WAIT or WAITAOF behind a repetition covers the first call.

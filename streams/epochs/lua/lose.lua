@@ -21,6 +21,7 @@ end
 if ARGV[3] ~= '' and it.seen ~= ARGV[3] then
   return {'alive', it.seen}
 end
+redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
 it.line = write_line(KEYS[1], KEYS[2], ARGV[5], ARGV[4])
 it.state = 'lost'
 write_writer(KEYS[1], ARGV[1], it)

@@ -76,6 +76,7 @@ local function reply()
   end
   return out
 end
+redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
 if done >= pieces then
   -- A write, so that WAIT or WAITAOF behind a repetition covers the first call.
   redis.call('HSET', KEYS[2], ARGV[1], record)

@@ -22,6 +22,7 @@ local term = tonumber(it[1] or 0)
 if term > tonumber(ARGV[1]) then
   return {'fenced', term}
 end
+redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
 local newest = tonumber(it[2] or 0)
 if newest == tonumber(ARGV[2]) then
   -- A write, so that WAIT or WAITAOF behind a repetition covers the first call.

@@ -18,5 +18,6 @@ local here = who_is_here(KEYS[1])
 if #here > 0 then
   return {'here', unpack(here, 1, math.min(#here, 1000))}
 end
+redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
 redis.call('HSET', KEYS[1], '!resting', string.format('%.0f', tonumber(now_ms()) + tonumber(ARGV[1])))
 return {'resting'}

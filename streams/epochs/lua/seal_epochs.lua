@@ -10,6 +10,7 @@
 
 -- include: streamlease.streams.epochs/writer
 
+redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
 local sealed = redis.call('HGET', KEYS[1], '!sealed')
 if sealed then
   -- A write, so that WAIT or WAITAOF behind a repetition covers the first call.

@@ -26,6 +26,7 @@ local newest = tonumber(it[3] or 0)
 if newest ~= tonumber(ARGV[4]) or not same_lines(KEYS[1], KEYS[2], ARGV[2], ARGV[5]) then
   return {'other', newest}
 end
+redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
 redis.call('HSET', KEYS[1], 'term', ARGV[1], 'folded', ARGV[2], 'snapshot', ARGV[3], 'stamp', ARGV[5])
 redis.call('XTRIM', KEYS[2], 'MINID', string.format('%.0f', tonumber(ARGV[2]) + 1) .. '-0')
 return {'kept'}

@@ -13,5 +13,6 @@ local term = tonumber(redis.call('HGET', KEYS[1], 'term') or 0)
 if term > tonumber(ARGV[1]) then
   return {'fenced', term}
 end
+redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
 redis.call('HSET', KEYS[1], 'term', ARGV[1], 'lineage', (lineage_here()))
 return {'taken'}

@@ -17,6 +17,7 @@ local next = tonumber(meta[1])
 if meta[2] ~= 'open' and meta[2] ~= 'epochs' or next >= tonumber(ARGV[1]) then
   return {'fine', next}
 end
+redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
 redis.call('HSET', KEYS[1], 'next', ARGV[1])
 redis.call('PUBLISH', ARGV[2], ARGV[1])
 return {'raised', next}

@@ -18,5 +18,6 @@ local known = tonumber(meta[2] or '0')
 if known >= tonumber(ARGV[1]) then
   return {'known', known}
 end
+redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
 redis.call('HSET', KEYS[1], 'schema_versions', ARGV[1], 'schema', ARGV[2], 'schemas', ARGV[3])
 return {'set'}

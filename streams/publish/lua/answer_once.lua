@@ -37,6 +37,7 @@ if ARGV[1] == 'claim' then
   return {'mine', record[1] and record[1] ~= ARGV[2] and 1 or 0, began}
 end
 local mine = record[1] == ARGV[2]
+redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
 if ARGV[1] == 'settle' then
   if not mine then
     return {'gone'}

@@ -12,6 +12,7 @@ local lineage = lineage_here()
 if lineage == '' or redis.call('HGET', KEYS[1], '!lineage') then
   return 0
 end
+redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
 redis.call('HSET', KEYS[1], '!lineage', lineage)
 redis.call('HSET', KEYS[2], 'lineage', lineage)
 return 1

@@ -56,6 +56,7 @@ if record then
     last = tonumber(seq)
     before = tonumber(rows)
     if part <= last then
+      redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
       -- A write, so that WAIT or WAITAOF behind a repetition covers the append of the former connection.
       redis.call('HSET', KEYS[2], ARGV[1], record)
       return {'duplicate'}
@@ -96,6 +97,7 @@ if refused then
   return refused
 end
 
+redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
 local first, stamp = append_entries(meta, KEYS[1], KEYS[3], entries, {}, ARGV[4])
 local what = string.format('%.0f %.0f %.0f %.0f %s', batch, part, first, total, stamp)
 redis.call('HSET', KEYS[2], ARGV[1], what .. string.format(' %s %.0f', ARGV[5], before + total))

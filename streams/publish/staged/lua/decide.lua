@@ -21,6 +21,7 @@ if newest > batch then
 end
 if newest == batch then
   if there[2] ~= ARGV[2] then
+    redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
     -- A write, so that WAIT or WAITAOF behind a repetition covers the first decision.
     redis.call('HSET', KEYS[1], 'version', there[2])
     return {'decided', there[2], there[3]}
@@ -28,6 +29,7 @@ if newest == batch then
 elseif ARGV[2] ~= '' then
   return redis.error_reply('ERR decide: there is no such decision to replace')
 end
+redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
 local version = string.format('%.0f', newest == batch and tonumber(there[2]) + 1 or 0)
 redis.call('HSET', KEYS[1], 'batch', ARGV[1], 'version', version, 'plan', ARGV[3])
 return {'decided', version, ARGV[3]}
