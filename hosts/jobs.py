@@ -37,6 +37,7 @@ from rq.serializers import JSONSerializer
 from rq.utils import now as rq_now
 
 from streamlease.leader.metrics import REFUSED_JOBS
+from streamlease.protocol.seldom import Seldom
 from streamlease.registry.spawn_jobs import LEADERS, JobQueue, JobRefused, SpawnJob, spawn_job
 
 log = logging.getLogger(__name__)
@@ -184,13 +185,16 @@ class HostWorker(SimpleWorker):
     job_class = QueuedJob
     max_connection_wait_time = 2.0
 
-    def __init__(self, redis: Redis, name: str, run_job: RunJob, of: JobQueue = LEADERS) -> None:
+    def __init__(
+        self, redis: Redis, name: str, run_job: RunJob, of: JobQueue = LEADERS, seldom: Seldom | None = None
+    ) -> None:
         # RQ waits for jobs in steps of its worker_ttl less 15 s; a name is free again after a while.
         queue = SpawnQueue(of.name, connection=redis, serializer=JSONSerializer, job_class=QueuedJob)
         queue.of = of
         self._of = of
         super().__init__([queue], connection=redis, name=name, worker_ttl=16, serializer=JSONSerializer)
         self._run_job = run_job
+        self._seldom = seldom or Seldom(log)
         self._shown_at: float | None = None
 
     def dequeue_job_and_maintain_ttl(
@@ -216,7 +220,7 @@ class HostWorker(SimpleWorker):
         try:
             yield
         except RedisError as error:
-            log.warning("%s takes no spawn jobs for a moment: %s", self.name, error)
+            _pauses(self._seldom, self.name, error)
             raise StopRequested from None
 
     def _install_signal_handlers(self) -> None:
@@ -261,6 +265,12 @@ class HostWorker(SimpleWorker):
         self._shown_at = now
 
 
+def _pauses(seldom: Seldom, name: str, error: Exception) -> None:
+    """Workers follow each other every second, and the words name them."""
+    kind = type(error).__name__
+    seldom.warning("%s takes no spawn jobs for a moment: %s", name, error, kind=kind)
+
+
 class SpawnJobs:
     """Takes spawn jobs in a thread of its own. A worker that loses Redis is followed by another one.
 
@@ -285,6 +295,7 @@ class SpawnJobs:
         self._worker: HostWorker | None = None
         self._thread = threading.Thread(target=self._run, name="spawn-jobs", daemon=True)
         self._failed = failed
+        self._seldom = Seldom(log)
 
     def start(self) -> None:
         """Begin to take jobs."""
@@ -312,10 +323,10 @@ class SpawnJobs:
         for number in itertools.count(1):
             try:
                 name = f"streamlease-{self._name}.{number}"
-                self._worker = HostWorker(self._redis, name, self._run_job, self._of)
+                self._worker = HostWorker(self._redis, name, self._run_job, self._of, self._seldom)
                 if not self._stopped.is_set():
                     self._worker.work(logging_level="WARNING")
             except (RedisError, OSError) as error:
-                log.warning("%s takes no spawn jobs for a moment: %s", self._name, error)
+                _pauses(self._seldom, self._name, error)
             if self._stopped.wait(AGAIN_SECONDS):
                 return

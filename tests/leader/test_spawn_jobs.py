@@ -284,12 +284,21 @@ def test_a_redis_that_takes_no_writes_is_told_in_one_line(
     """As with a full disk: RQ wrote a traceback for each try."""
     ask(client, "g/first")
     assert host.asked() == LeadGroup("g/first", 0)
+    caplog.set_level(logging.DEBUG, "streamlease.hosts.jobs")
     client.config_set("min-replicas-to-write", 1)
+
+    def told() -> list[int]:
+        said = "h takes no spawn jobs for a moment: ", "h.1 takes no spawn jobs for a moment: "
+        found = [one for one in [*caplog.records] if any(words in one.getMessage() for words in said)]
+        assert all("NOREPLICAS" in one.getMessage() for one in found)
+        return [one.levelno for one in found]
+
     try:
         deadline = time.monotonic() + 15
-        while "streamlease-h.1 takes no spawn jobs for a moment: NOREPLICAS" not in caplog.text:
+        while len(told()) < 3:
             assert time.monotonic() < deadline, caplog.text[-3000:]
             time.sleep(0.01)
+        assert told()[:3] == [logging.WARNING, logging.DEBUG, logging.DEBUG], "once a minute"
     finally:
         client.config_set("min-replicas-to-write", 0)
     ask(client)
