@@ -17,6 +17,8 @@ from collections.abc import Sequence
 
 from streamlease.protocol.errors import Indefinite, StoreRefused, StoreUnavailable, StreamleaseError
 from streamlease.protocol.messages import DrainHost, Message, SpawnWanted
+from streamlease.protocol.plurals import counted
+from streamlease.protocol.seldom import Seldom
 from streamlease.registry.mail import mailbox
 from streamlease.registry.mail.mailbox import Letter
 from streamlease.registry.mail.neighbours import Neighbours, Taker
@@ -67,6 +69,7 @@ class Postbox:
         self._news = asyncio.Event()
         self._sending = asyncio.Lock()
         self._per_server = PerServer(redis, tasks, mailbox.key_of, self._send, MAIL_SECONDS)
+        self._seldom = Seldom(log)
         self.trouble = ""
         """Why the newest letters were lost; empty while letters leave."""
         self.dropped = 0
@@ -125,7 +128,8 @@ class Postbox:
             await self._lost(letters, error)
 
     async def _lost(self, letters: Sequence[_Outgoing], error: StreamleaseError) -> list[_Outgoing]:
-        log.warning("%s lost %d messages: %s", self._sender, len(letters), error)
+        lost = counted(len(letters), "message")
+        self._seldom.warning("%s lost %s: %s", self._sender, lost, error, kind=str(error))
         self.trouble = str(error)
         await asyncio.sleep(RETRY_SECONDS)
         return []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterable
 
 import pytest
@@ -140,3 +141,20 @@ async def test_a_batch_that_is_not_taken_is_lost_and_the_next_one_leaves(
     await box.empty()
     assert [numbers(batch) for batch in post.batches] == [[2]]
     assert box.trouble == ""
+
+
+async def test_why_letters_are_lost_is_said_once_a_minute(
+    redis: AsyncRedis, tasks: Supervisor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(postbox, "RETRY_SECONDS", 0.0)
+    post, box = Post(monkeypatch), Postbox(redis, "you", tasks)
+    for letters, why in ((2, "it is away"), (1, "it is away"), (1, "it takes no writes")):
+        post.errors.append(StoreUnavailable(why))
+        for number in range(letters):
+            box.post("me", ping(number))
+        post.answer()
+        await box.empty()
+    assert [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING] == [
+        "you lost 2 messages: it is away",
+        "you lost 1 message: it takes no writes",
+    ]
