@@ -266,8 +266,8 @@ class HostWorker(SimpleWorker):
 
 
 def _pauses(seldom: Seldom, name: str, error: Exception) -> None:
-    """Workers follow each other every second, and the words name them."""
-    kind = type(error).__name__
+    """Workers follow each other every second, and the words have their numbers."""
+    kind = re.sub(r"\d+", "", str(error))
     seldom.warning("%s takes no spawn jobs for a moment: %s", name, error, kind=kind)
 
 

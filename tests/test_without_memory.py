@@ -37,6 +37,8 @@ ENTERED = ("HSET", "{s}w", "one", "3 token 1 1 5 here", "!lines", 1)
 ACTS = [
     Act("registry/heir", ["{g}l"], ["host", 1, 5000], 1, [("HSET", "{g}l", "term", 1)]),
     Act("registry/remember", ["secrets"], ["name", "word", 60], b"word"),
+    Act("registry.members/take_member", ["m", "n", "p"], ["", "gateway", "address", 9000, "f", "v"], 1),
+    Act("registry.members/keep_member", ["m"], ["3", 9000, 1, "f", "v"], 1, [("HSET", "m", "arrival", 3)]),
     Act("registry.members/end_member", ["m"], ["3", 0], 1, [("HSET", "m", "arrival", 3)]),
     Act("registry.members/hold_channel", ["c"], ["old", "new", 9000], 1, [("SET", "c", "old")]),
     Act("registry.members/hold_channel", ["c"], ["", "new", 9000], None),
@@ -47,6 +49,18 @@ ACTS = [
         [1, 1, "id", "t" * 24, "standing"],
         [b"held", b"0", 1],
         [("HSET", "{w}s", "id", "t" * 24 + "{}"), ("HSET", "{w}f", "generation", 1, "epoch", 1)],
+    ),
+    Act(
+        "services/services",
+        ["rows", "alive", "types", "changes", "processes", "owned"],
+        ["news", "told", "hold", "a.1", 9000, 0, "svc", '{"digest":"d"}', "d", "{}", ",,"],
+        [b"held"],
+    ),
+    Act(
+        "catalog/process",
+        ["processes", "owned", "changes", "rows", "tokens", "refused", "written"],
+        ["p", 9000, "told", "services", "", "", "", "me", "mark", "services", "key", "row"],
+        1,
     ),
     Act("streams.publish/answer_once", ["o"], ["claim", "me", "print", 9, 9, 9], None),
     Act(

@@ -12,9 +12,10 @@ again.
 
 A Redis at its `maxmemory` refuses a script at its first write if that could need memory, and lets one that
 has written already go on (so do 6.2, 7, 8 and Valkey). A script that must run all the same, because memory is
-freed by it or by what it makes possible, and that writes little, begins with a write that needs no memory
-and changes nothing: ``HDEL`` of the field with an empty name. Appends never do so
-(`docs/decisions/0145-what-runs-without-memory.md`).
+freed by it or by what it makes possible, and that writes little, or moves what takes memory already, begins
+with a write that needs no memory and changes nothing: ``HDEL`` of the field with an empty name. Appends never
+do so; `tests/house/test_lua_files.py` knows which scripts do not
+(`docs/decisions/0145-what-runs-without-memory.md`, 0494).
 """
 
 from __future__ import annotations

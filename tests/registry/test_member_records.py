@@ -80,6 +80,8 @@ async def test_who_was_before_changes_nothing(redis: AsyncRedis, records: Member
 
 async def test_it_lasts_as_long_as_it_is_kept(redis: AsyncRedis, records: MemberRecords) -> None:
     arrival = await begun(records)
+    left = await redis.execute_command("PTTL", keys.group_member("g/a/#", "m1"))
+    assert 0 < left <= TIMEOUT
     await records.keep(arrival, 60_000)
     left = await redis.execute_command("PTTL", keys.group_member("g/a/#", "m1"))
     assert TIMEOUT < left <= 60_000

@@ -41,8 +41,8 @@ local function now_ms()
   return string.format('%.0f', tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000))
 end
 
--- Put a line behind the others, and announce it; its number. XADD first: it is what Redis refuses when memory is
--- short, and then nothing was written. Its field 'h' says when that was, 'p' when the
+-- Put a line behind the others, and announce it; its number. XADD first: where Redis refuses that for want of
+-- memory, as to a name that is new (enter.lua), nothing was written. Its field 'h' says when that was, 'p' when the
 -- line before it was written: so no line follows one that a failover has put in the place of another.
 local function write_line(writers, lines, text, news)
   local number = tonumber(redis.call('HGET', writers, '!lines') or 0) + 1
