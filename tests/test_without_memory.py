@@ -83,6 +83,13 @@ ACTS = [
     Act("streams.publish.staged/register", ["r"], [9, "0 s.0.0 token"], None),
     Act("streams.log/raise", ["m"], [5, "news"], [b"raised", 0], [("HSET", "m", "next", 0, "state", "open")]),
     Act("streams.log/schema", ["m"], [1, "print", "[]"], [b"set"], [("HSET", "m", "next", 0)]),
+    Act(
+        "streams.spaces/note_topics",
+        ["{s}t", "{s}o", "{s}c", "{s}d"],
+        ["told", 10, "space", "a/1", "row"],
+        1,
+        [("HSET", "{s}d", "space", "{}")],
+    ),
     Act("streams.spaces/note_lineage", ["{s}w", "{s}s"], [], 1),
     Act(
         "streams.collections/take_snapshot",

@@ -25,7 +25,6 @@ REFUSED = {
     "streams/imports/lua/refuse.lua": "keeps an entry that may be large",
     "streams/imports/lua/source.lua": "comes before messages",
     "streams/imports/lua/source_begin.lua": "comes before messages",
-    "streams/spaces/lua/note_topics.lua": "topics are as many as publishers name",
     "registry/webhooks/lua/put_webhook.lua": "webhooks are as many as clients make",
 }
 """Scripts that a Redis without memory refuses, and what they write that has no bound."""

@@ -193,29 +193,54 @@ def test_an_abort_and_an_altered_space(world: Sink, altered_before_the_repetitio
     assert world.keys("*staged*") == []
 
 
+def setting(world: Sink, name: str, value: int) -> None:
+    """Set what Redis is configured to."""
+    with connect_blocking(world.url) as redis:
+        run_blocking(ask(redis, [("CONFIG", "SET", name, str(value))]))
+
+
+def test_what_is_staged_is_committed_or_aborted_without_memory(world: Sink) -> None:
+    """It takes the memory already; the next batch has to wait for some."""
+    writer = world.query()
+    aborted = world.staged(writer, range(100), 2)
+    messages = world.staged(writer, range(100), 2)
+    setting(world, "maxmemory", 1)
+    try:
+        writer.abort(aborted, 0)
+        writer.commit(messages, 0)
+        assert world.keys("*staged*") == []
+        with pytest.raises(StoreRefused, match="out of memory"):
+            world.staged(writer, range(100, 120), 1)
+    finally:
+        setting(world, "maxmemory", 0)
+    assert world.content() == once(range(100))
+    world.batch = 1
+    world.run(range(100, 120), 1)
+    assert world.content() == once(range(120))
+    assert world.keys("*staged*") == []
+
+
 @pytest.mark.parametrize("decided", [True, False])
 @pytest.mark.slow
-def test_out_of_memory_in_a_commit(world: Sink, monkeypatch: pytest.MonkeyPatch, decided: bool) -> None:
+def test_no_writes_in_a_commit(world: Sink, monkeypatch: pytest.MonkeyPatch, decided: bool) -> None:
     """Redis refuses the decision, or the appends behind it, for longer than the commit waits."""
     writer = world.query()
     messages = world.staged(writer, range(100), 2)
     step = "_append" if decided else "_decide"
     original = getattr(Delivery, step)
 
-    async def full(self: Delivery, *arguments: Any) -> Any:
-        with connect_blocking(world.url) as redis:
-            run_blocking(ask(redis, [("CONFIG", "SET", "maxmemory", "1")]))
+    async def refusing(self: Delivery, *arguments: Any) -> Any:
+        setting(world, "min-replicas-to-write", 1)
         return await original(self, *arguments)
 
     try:
         with monkeypatch.context() as patched:
-            patched.setattr(Delivery, step, full)
-            with pytest.raises(StoreRefused, match="out of memory"):
+            patched.setattr(Delivery, step, refusing)
+            with pytest.raises(StoreRefused, match="NOREPLICAS"):
                 writer.commit(messages, 0)
-            writer.abort(messages, 0)
     finally:
-        with connect_blocking(world.url) as redis:
-            run_blocking(ask(redis, [("CONFIG", "SET", "maxmemory", "0")]))
+        setting(world, "min-replicas-to-write", 0)
+    writer.abort(messages, 0)
     assert len(world.keys("*:staged:*")) == (4 if decided else 0)
     world.run(range(100), 3)
     assert world.content() == once(range(100))

@@ -4,6 +4,7 @@
 -- ARGV[1] channel of the catalog  ARGV[2] how many topics of a space are noted  ARGV[3...] space, topic, row, ...
 -- Replies: how many are new
 -- include: streamlease.streams.catalog/tell
+redis.call('HDEL', KEYS[1], '')  -- needs no memory, see streams/redis/scripts.py
 local noted, room = 0, {}
 for i = 3, #ARGV, 3 do
   local space, name = ARGV[i], ARGV[i] .. '/' .. ARGV[i + 1]
