@@ -266,9 +266,9 @@ class HostWorker(SimpleWorker):
 
 
 def _pauses(seldom: Seldom, name: str, error: Exception) -> None:
-    """Workers follow each other every second, and the words have their numbers."""
-    kind = re.sub(r"\d+", "", str(error))
-    seldom.warning("%s takes no spawn jobs for a moment: %s", name, error, kind=kind)
+    """Workers follow each other every second; of a pipeline, redis-py names the command before the cause."""
+    cause = str(error).rpartition("caused error: ")[2]
+    seldom.warning("%s takes no spawn jobs for a moment: %s", name, error, kind=cause)
 
 
 class SpawnJobs:
