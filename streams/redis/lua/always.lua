@@ -1,6 +1,6 @@
 -- Run one small command that Redis refused because it is out of memory: see streams/redis/scripts.py.
 -- KEYS  1 the key of the command
--- ARGV  1 name of the command: XADD, HINCRBY, SADD or SET; from 2 on, what follows its key
+-- ARGV  1 name of the command: XADD, HINCRBY, SADD, or a SET that replaces; from 2 on, what follows its key
 --
 -- Replies: that of the command
 
