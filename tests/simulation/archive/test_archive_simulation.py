@@ -15,7 +15,7 @@ from tests.simulation.judge import Violation
 pytestmark = pytest.mark.thorough
 
 SEEDS = (*range(1, 15), 34, 53, 61, 62, 83)
-"""In the last ones a host crashes behind a commit; which do changes with what is sent, so several stand here."""
+"""In the last ones a host crashes behind a commit; which do changes with what is sent, so some stand here."""
 FINDS = range(1, 9)
 """One of these seeds finds each planted bug but those that need a rarer one."""
 
