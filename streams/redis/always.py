@@ -21,7 +21,7 @@ _ALWAYS = load_script("streamlease.streams.redis", "always")
 
 
 async def ask_always(client: Redis, commands: Sequence[Command]) -> list[Any]:
-    """``connection.ask`` for commands that may be repeated; XADD, HINCRBY, SADD and SET (without NX) need no memory.
+    """``connection.ask`` for what may be repeated; XADD, HINCRBY, SADD, and SET without NX need no memory.
 
     Raises:
         StoreUnavailable: Redis did not answer; some or all of it may have been done.
