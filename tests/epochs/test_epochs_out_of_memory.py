@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -14,10 +14,10 @@ from streamlease.protocol.ids import StreamId
 from streamlease.streams.epochs import keys
 from streamlease.streams.epochs.stored import read_writers
 from streamlease.streams.redis.connection import ask
+from tests.catalog.waiting import SECONDS, eventually
 from tests.epochs.playing import hand
 from tests.streams.helpers import full
 
-SECONDS = 20
 STREAM = StreamId("space", 0, 0)
 
 
@@ -38,12 +38,6 @@ async def staged(client: Client) -> tuple[int, dict[bytes, bytes]]:
 
 async def nothing_staged(client: Client) -> bool:
     return await staged(client) == (0, {})
-
-
-async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(SECONDS):
-        while not await condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 async def test_what_was_sent_completes_and_is_consumed_when_there_is_no_memory(client: Client) -> None:
